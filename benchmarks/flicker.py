@@ -1,14 +1,13 @@
-"""How much less the depth of a clip flickers when it is carried along the motion, and what that costs.
+"""Reduction of depth flicker by temporal filtering along the motion, and its cost.
 
     python benchmarks/flicker.py --json out/flicker.json
     python benchmarks/flicker.py --model depth
 
-Clips of the world, whose depth and motion are known. The depth that is steadied is the true one made to waver as a
-network's does: each frame by a level of its own, and each surface by a slow noise, 5 % both (one standard deviation).
-With --model it is what that model says of the frames as a camera takes them, with their noise and blur, and the time of
-a frame is that of the model and of steadying.
+The clips are synthetic, with exact depth and motion. The input of the filter is the true depth with the fluctuations
+of a network: a level for each frame and slow noise on each surface, 5 % each (one standard deviation). With --model the
+input is that model's prediction on frames of the final pass, and the time of a frame includes the model.
 Flicker: mean |ln d_t+1(p + flow) - ln d_t(p)| along the true motion; error: mean |ln d - ln truth|, after 4 frames;
-lag: the error where the depth did not waver at all, over the image and over what moves by itself.
+lag: the error for an input without fluctuations, over the image and over independently moving objects.
 """
 
 import argparse
@@ -94,9 +93,9 @@ def measured(
 
 
 def _waver(truth: Tensor, amount: float = 0.05) -> Tensor:
-    chance = torch.Generator().manual_seed(0)
-    levels = torch.randn(len(truth), 1, 1, 1, generator=chance)
-    noise = F.interpolate(torch.randn(len(truth), 1, 6, 8, generator=chance), truth.shape[2:], mode="bilinear")
+    rng = torch.Generator().manual_seed(0)
+    levels = torch.randn(len(truth), 1, 1, 1, generator=rng)
+    noise = F.interpolate(torch.randn(len(truth), 1, 6, 8, generator=rng), truth.shape[2:], mode="bilinear")
     return amount * (levels + noise)
 
 

@@ -38,9 +38,9 @@ def measured(root: Path, model: str, updates: int | None) -> dict[str, dict[str,
             continue
         pairs = open_dataset(dataset, root / folder, split)
         print(f"{dataset}: {len(pairs)} pairs", file=sys.stderr, flush=True)
-        with progress_bar(dataset, len(pairs)) as told:
+        with progress_bar(dataset, len(pairs)) as messages:
             names, place = (dataset, model), root / folder
-            samples = evaluate_flow(pairs, method, names=names, root=place, progress=told).samples
+            samples = evaluate_flow(pairs, method, names=names, root=place, progress=messages).samples
         errors = {model: [sample.scores.epe for sample in samples]}
         for peer, scores in peer_results(root / folder).items():
             known = [scores.get(f"{folder}/{sample.name}") for sample in samples]

@@ -66,7 +66,7 @@ def timed(step: Callable[[], object], device: torch.device, repeats: int) -> tup
     return statistics.median(times), mib
 
 
-def ours(
+def time_protoformer(
     name: str, size: tuple[int, int], device: torch.device, precision: Precision, tile: TileSize, repeats: int
 ) -> InferenceCost:
     """Our own network over a stream of frames, one pair at a time."""
@@ -130,14 +130,14 @@ def main() -> None:
     parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="RAFT-large beside")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
-    tile = parse_tile(arguments.tile)
+    tile = parse_tile(arguments.tile, {"auto": "auto", "none": None})
     figures: dict[str, list[InferenceCost]] = {}
     for device in map(torch.device, arguments.devices):
         costs = figures.setdefault(str(device), [])
         for height, width in (map(int, text.split("x")) for text in arguments.sizes):
             size, repeats, precision = (height, width), arguments.repeats, arguments.precision
             costs.extend(
-                measured(lambda: ours(arguments.model, size, device, precision, tile, repeats))  # noqa: B023
+                measured(lambda: time_protoformer(arguments.model, size, device, precision, tile, repeats))  # noqa: B023
             )
             if arguments.raft:
                 costs.extend(measured(lambda: raft(size, device, precision, repeats)))  # noqa: B023

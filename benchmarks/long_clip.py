@@ -68,7 +68,7 @@ class Meter:
             self.mib[done] = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
-def shaky_pictures(count: int, size: tuple[int, int]) -> Iterator[ImageArray]:
+def shaky_images(count: int, size: tuple[int, int]) -> Iterator[ImageArray]:
     """A textured wall as a camera sees it that pans slowly and shakes by a few pixels a frame."""
     random = np.random.default_rng(0)
     height, width = size[0] + 2 * MARGIN, size[1] + 2 * MARGIN
@@ -194,8 +194,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         clip = Path(folder) / "clip.mp4"
         with VideoWriter(clip, fps=30) as writer:
-            for picture in shaky_pictures(at[-1], tuple(arguments.size)):
-                writer.write(picture)
+            for image in shaky_images(at[-1], tuple(arguments.size)):
+                writer.write(image)
         growths = [each for task in arguments.tasks for each in measured_apart(task, clip, at)]
     Console(width=120).print(shown(growths, at))
     if arguments.json:

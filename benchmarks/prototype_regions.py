@@ -4,15 +4,16 @@
 
 Synthetic scenes with known segmentations are used. Things: independently moving objects and the background. Motions:
 surfaces, joined where their mean true motions differ by less than a pixel. Every method has about as many regions as
-the network has prototypes, more than there are true segments, so three scores are given: the adjusted Rand index of the
-regions as they are; "best", with each region assigned to the true segment that it shares most pixels with (an upper
-bound that uses the ground truth); and "moving", of the moving parts computed from the regions and the estimated flow,
-in the same way for all methods and without the true number of segments. Parts: their number. A grid of squares shows
-what the flow alone contributes. Recall: fraction of the true object boundaries within 2 pixels of a region boundary;
-edges: fraction of all pixels at a region boundary, which recall has to be compared with.
+the network has prototypes, more than there are true segments, so the adjusted Rand index of the regions as they are
+is near 0, and two others are given: "best", with each region assigned to the true segment that it shares most pixels
+with (an upper bound that uses the ground truth); and "moving", of the moving parts computed from the regions and the
+estimated flow, in the same way for all methods and without the true number of segments. Parts: their number. A grid of
+squares shows what the position and the flow alone contribute. Joined: share of neighboring cells with one region, at
+the cells of the layer (baselines: at those of the first layer). Recall: fraction of the true object boundaries within
+2 pixels of a region boundary; edges: fraction of all pixels at a region boundary, which recall has to be compared with.
 
-Change: change of the flow of a prototype's pixels when that prototype, one of the largest, is removed, pixels;
-faithful: its ratio to the change of all other pixels; both are medians over the removed prototypes.
+Inside and outside: mean change of the flow, pixels, of the pixels of a removed prototype and of all others, when the
+largest prototypes are removed one at a time; ratio: inside divided by outside.
 """
 
 import argparse
@@ -27,14 +28,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from faithfulness import Removal, removals
 from protoformer.explain.parts import segment_motion
+from protoformer.explain.tracing import Removal
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.result import FlowResult
 from protoformer.geometry.regions import owners
 from protoformer.geometry.warps import cell_of_pixel, grid_shape
 from protoformer.io.files import write_atomically
 from protoformer.loading import load
+from protoformer.models.encoder import STRIDES
 from protoformer.synthetic.generator import SyntheticScenes
 from region_baselines import REGIONS
 from region_metrics import adjusted_rand_index, best_merge, boundary_fraction, boundary_recall
@@ -42,7 +44,7 @@ from region_metrics import adjusted_rand_index, best_merge, boundary_fraction, b
 FAMILIES = ("objects", "room", "chase")
 MOTION_TOLERANCE = 1.0
 """Difference of mean motions, pixels, below which surfaces are one motion."""
-REMOVED = ("change", "faithful")
+REMOVED = ("inside", "outside", "ratio")
 """Columns measured by removing prototypes."""
 COUNTS = ("regions", "parts")
 """Columns of whole numbers."""
@@ -53,10 +55,9 @@ class Agreement:
     """Scores of one method on one scene, or their means over scenes; regions, parts: numbers of them."""
 
     regions: float
-    things: float
+    joined: float
     things_best: float
     things_moving: float
-    motions: float
     motions_best: float
     motions_moving: float
     parts: float
@@ -99,15 +100,27 @@ def join_motions(surfaces: Tensor, flow: Tensor) -> Tensor:
     return owner[indices]
 
 
-def score_regions(labels: Tensor, scene: Scene, result: FlowResult) -> Agreement:
-    """Compare regions, H x W, with the true segmentations; result: the estimated flow."""
+def joined_cells(cells: Tensor) -> float:
+    """Return the share of horizontally and vertically neighboring cells of a map, h x w, with one label."""
+    equal = torch.cat(((cells[1:] == cells[:-1]).flatten(), (cells[:, 1:] == cells[:, :-1]).flatten()))
+    return float(equal.float().mean())
+
+
+def score_regions(labels: Tensor, cells: Tensor, scene: Scene, result: FlowResult) -> Agreement:
+    """Compare regions with the true segmentations.
+
+    Args:
+        labels: H x W, region of each pixel.
+        cells: h x w, region of each cell of a layer.
+        scene: The scene.
+        result: Its estimated flow.
+    """
     moving = segment_motion(labels, result.flow, result.confidence)
     return Agreement(
         regions=len(labels.unique()),
-        things=adjusted_rand_index(labels, scene.things),
+        joined=joined_cells(cells),
         things_best=adjusted_rand_index(best_merge(labels, scene.things), scene.things),
         things_moving=adjusted_rand_index(moving, scene.things),
-        motions=adjusted_rand_index(labels, scene.motions),
         motions_best=adjusted_rand_index(best_merge(labels, scene.motions), scene.motions),
         motions_moving=adjusted_rand_index(moving, scene.motions),
         parts=len(moving.unique()),
@@ -133,27 +146,31 @@ def mean_agreement(scores: list[Agreement]) -> Agreement:
 
 def measure(
     model: FlowPredictor, layers: list[str], scenes: list[Scene], num_removals: int
-) -> tuple[dict[str, Agreement], dict[str, tuple[float, float]]]:
-    """Return the mean scores of every method, and the median change and ratio over removals of every layer."""
+) -> tuple[dict[str, Agreement], dict[str, tuple[float, float, float]]]:
+    """Return the mean scores of every method, and the mean effects of removals from every layer, as in `REMOVED`."""
     scores: dict[str, list[Agreement]] = {}
     effects: dict[str, list[Removal]] = {}
     for scene in scenes:
         result = model.flow(scene.first, scene.second)
-        explained = model.explain(scene.first).first
-        count = explained.layer(layers[-1]).num_prototypes
-        for layer in layers:
-            labels = explained.layer(layer).labels()
-            scores.setdefault(f"prototypes, layer {layer}", []).append(score_regions(labels, scene, result))
-            removed = removals(model, scene.first, scene.second, layer=layer, count=num_removals)
-            effects.setdefault(f"prototypes, layer {layer}", []).extend(removed)
+        explanation = model.explain(scene.first, scene.second, result=result)
+        shown = [explanation.first.layer(layer) for layer in layers]
+        for layer in shown:
+            name = f"prototypes, layer {layer.name}"
+            scores.setdefault(name, []).append(score_regions(layer.labels(), layer.assignment, scene, result))
+            effects.setdefault(name, []).extend(explanation.removals(layer.name, num_removals))
+        stride = shown[0].trace.stride
         for name, regions in {**REGIONS, "grid": grid_regions}.items():
-            scores.setdefault(name, []).append(score_regions(regions(scene.first, count), scene, result))
-    faithful = {
-        name: (statistics.median(one.inside for one in each), statistics.median(one.ratio for one in each))
-        for name, each in effects.items()
-        if each
-    }
-    return {name: mean_agreement(each) for name, each in scores.items()}, faithful
+            labels = regions(scene.first, shown[-1].num_prototypes)
+            cells = labels[stride // 2 :: stride, stride // 2 :: stride]
+            scores.setdefault(name, []).append(score_regions(labels, cells, scene, result))
+    means = {name: mean_effect(each) for name, each in effects.items() if each}
+    return {name: mean_agreement(each) for name, each in scores.items()}, means
+
+
+def mean_effect(effects: list[Removal]) -> tuple[float, float, float]:
+    """Return the mean changes inside and outside, and their ratio."""
+    inside, outside = (statistics.fmean(getattr(each, name) for each in effects) for name in ("inside", "outside"))
+    return inside, outside, inside / max(outside, 1e-9)
 
 
 def format_cell(name: str, value: float) -> str:
@@ -169,6 +186,12 @@ def count_segments(scenes: list[Scene]) -> dict[str, float]:
         "true_things": statistics.fmean(len(scene.things.unique()) for scene in scenes),
         "true_motions": statistics.fmean(len(scene.motions.unique()) for scene in scenes),
     }
+
+
+def grid_joined(size: tuple[int, int], num_prototypes: int, stride: int) -> float:
+    """Return `joined_cells` of a grid of squares on the map of a layer, for images of (H, W)."""
+    rows, columns = (-(-side // stride) for side in size)
+    return joined_cells(cell_of_pixel((rows, columns), grid_shape(num_prototypes)).view(rows, columns))
 
 
 def main() -> None:
@@ -193,9 +216,9 @@ def main() -> None:
     rows = []
     for family in arguments.families:
         scenes = [render_scene(family, number, size, arguments.seed) for number in range(arguments.scenes)]
-        scores, faithful = measure(model, layers, scenes, arguments.removals)
+        scores, effects = measure(model, layers, scenes, arguments.removals)
         for name, each in scores.items():
-            effect = faithful.get(name, (math.nan, math.nan))
+            effect = effects.get(name, (math.nan,) * len(REMOVED))
             numbers = {**asdict(each), **dict(zip(REMOVED, effect, strict=True))}
             table.add_row(family, name, *(format_cell(key, value) for key, value in numbers.items()))
             finite = {key: None if math.isnan(value) else value for key, value in numbers.items()}
@@ -205,6 +228,9 @@ def main() -> None:
     for family in arguments.families:
         things, motions = next((row["true_things"], row["true_motions"]) for row in rows if row["family"] == family)
         console.print(f"{family}: {things:.1f} true things and {motions:.1f} true motions per scene")
+    for layer in layers:
+        joined = grid_joined(size, model.network.config.encoder.num_prototypes, STRIDES[int(layer.split(".")[0]) - 1])
+        console.print(f"layer {layer}: a grid of squares joins {joined:.3f} of the neighboring cells")
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.json, json.dumps(rows, indent=1).encode())

@@ -1,6 +1,6 @@
 """What Cross-Attention Prototyping costs beside self-attention, computed in several ways, and how its EM converges.
 
-Prints three tables and, with --json, writes the same figures to a file:
+Prints four tables and, with --json, writes the same figures to a file:
 
     python benchmarks/prototyping.py --json out/prototyping.json
     python benchmarks/prototyping.py --device cuda --image photo.jpg
@@ -17,15 +17,18 @@ large matrix product and of a large copy, measured here. On CUDA it runs under b
 the compiled versions out; on a CPU it runs in float32 and --compile brings them in. --profile lists instead which
 operations take longest in the fused version.
 
-The last table follows EM for many steps on features of an image: the likelihood of the pixels after 0, 1, 2, 3 and
+The third table follows EM for many steps on features of an image: the likelihood of the pixels after 0, 1, 2, 3 and
 all steps, how often it fell, the contraction factor kappa of Proposition 1, and the drift (the last step's length over
 the first's; near 1 there is no fixed point).
+
+The last table has what each block of an untrained network adds to its features, without and with a spatial prior.
 """
 
 import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,6 +56,15 @@ from protoformer.synthetic.layers import random_scene
 SIZES = ((27, 60), (54, 120), (108, 240))
 CHANNELS, HEADS, HEAD_WIDTH = 128, 4, 32
 STEPS = 60
+TABLES = ("growth", "versions", "convergence", "updates")
+UPDATES = {
+    "base": {"components": "base", "spatial_prior": False},
+    "CAP only": {"synchronization": "none", "spatial_prior": False},
+    "CAP only with prior": {"synchronization": "none"},
+    "CAP and LS": {"spatial_prior": False},
+    "CAP and LS with prior": {},
+}
+"""Encoders of the table of updates, as changes to `fast`."""
 WORKLOADS = {
     # images, height, width, channels
     "cuda": ((24, 80, 112, 128), (24, 40, 56, 256), (2, 270, 480, 128)),
@@ -131,10 +143,11 @@ def costs(device: torch.device, repeats: int) -> list[Cost]:
     return measured
 
 
-def mixer(channels: int) -> Mixer:
+def mixer(channels: int, count: int = 100, spatial_prior: bool = False) -> Mixer:
     """CAP, then LS, as in a block."""
     heads = channels // HEAD_WIDTH
-    return Mixer(Prototyping(channels, heads), LatentSynchronization(channels, heads))
+    prototyping = Prototyping(channels, heads, count, spatial_prior=spatial_prior)
+    return Mixer(prototyping, LatentSynchronization(channels, heads))
 
 
 class Layer:
@@ -181,7 +194,7 @@ def version_costs(layer: Layer, name: str, shape: tuple[int, int, int, int], rep
     training = median_milliseconds(layer.training, device, repeats)
     peaks = peak_mib(layer.forward, device), peak_mib(layer.training, device)
     yield VersionCost(name, *shape, forward, training, *peaks)
-    if name == "CAP + LS, fused" and device.type == "cuda":
+    if name.startswith("CAP + LS") and name.endswith("fused") and device.type == "cuda":
         graphed = median_milliseconds(captured(layer.forward), device, repeats)
         both = median_milliseconds(captured(layer.training), device, repeats)
         yield VersionCost(name + ", CUDA graph", *shape, graphed, both, None, None)
@@ -193,6 +206,8 @@ def versions(device: torch.device, repeats: int, compiling: bool, named: str) ->
         ("CAP + LS, plain", mixer, "plain", False),
         ("CAP + LS, plain, compiled", mixer, "plain", True),
         ("CAP + LS, fused", mixer, "fused", False),
+        ("CAP + LS with prior, fused", partial(mixer, spatial_prior=True), "fused", False),
+        ("CAP + LS with prior, K=49, fused", partial(mixer, count=49, spatial_prior=True), "fused", False),
         ("MLP of the block", FeedForward, "fused", False),
         ("self-attention", SelfAttention, "fused", False),
     ]
@@ -266,6 +281,44 @@ def convergence(path: str | None) -> dict[str, Convergence]:
         ),
         "CAP as in the network: projections, residual": measure_convergence(network, tokens, size, STEPS),
     }
+
+
+def updates(path: str | None) -> dict[str, list[tuple[float, float]]]:
+    """Each block's update in an untrained `fast`: its norm over that of the tokens, and the share that varies.
+
+    The share is that of its square which is left after its mean over the pixels is subtracted.
+    """
+    image = normalize_images(random_scene((256, 384), seed=3).render().first if path is None else as_image(path))
+    found: dict[str, list[tuple[float, float]]] = {}
+    for name, change in UPDATES.items():
+        torch.manual_seed(0)
+        encoder = build_network(preset("fast", encoder=change), "flow").eval().encoder
+        rows = found.setdefault(name, [])
+
+        def record(_: object, inputs: tuple[Tensor, ...], output: tuple[Tensor, object], rows: list = rows) -> None:
+            tokens, update = inputs[0], output[0]
+            varying = (update - update.mean(dim=1, keepdim=True)).norm() / update.norm()
+            rows.append((float(update.norm() / tokens.norm()), float(varying) ** 2))
+
+        for module in encoder.modules():
+            if isinstance(module, Mixer):
+                module.register_forward_hook(record)  # type: ignore[arg-type]
+        with torch.no_grad():
+            encoder(image)
+    return found
+
+
+def print_updates(console: Console, found: dict[str, list[tuple[float, float]]]) -> None:
+    """One row a variant, one column a block."""
+    table = Table(title="Update of each block before training: norm / that of the tokens, share that varies", box=None)
+    table.add_column("variant")
+    for rows in found.values():
+        for index in range(len(rows)):
+            table.add_column(f"block {index + 1}", justify="right")
+        break
+    for name, rows in found.items():
+        table.add_row(name, *(f"{norm:.2f}, {share:.2%}" for norm, share in rows))
+    console.print(table)
 
 
 def print_costs(console: Console, measured: list[Cost], device: torch.device) -> None:
@@ -360,7 +413,7 @@ def main() -> None:
     parser.add_argument("--image", help="an image to take features of; by default a built-in scene")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compiled versions as well")
-    parser.add_argument("--only", choices=("growth", "versions", "convergence"), help="one table alone")
+    parser.add_argument("--only", choices=TABLES, help="one table alone")
     parser.add_argument("--layers", help="of the second table, those alone whose name has this in it")
     parser.add_argument("--profile", action="store_true", help="what takes longest in the fused version")
     arguments = parser.parse_args()
@@ -369,7 +422,7 @@ def main() -> None:
         print_profile(console, device)
         return
     compiling = device.type == "cuda" if arguments.compile is None else arguments.compile
-    wanted = (arguments.only,) if arguments.only else ("growth", "versions", "convergence")
+    wanted = (arguments.only,) if arguments.only else TABLES
     measured = costs(device, arguments.repeats) if "growth" in wanted else []
     print_costs(console, measured, device)
     console.print()
@@ -380,12 +433,15 @@ def main() -> None:
     seen = convergence(arguments.image) if "convergence" in wanted else {}
     console.print()
     print_convergence(console, seen)
+    changes = updates(arguments.image) if "updates" in wanted else {}
+    print_updates(console, changes)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {
             "device": str(device),
             "costs": [asdict(cost) for cost in measured],
             "versions": [asdict(cost) for cost in by_version],
+            "updates": changes,
             "convergence": {setting: asdict(each) for setting, each in seen.items()},
         }
         write_atomically(arguments.json, json.dumps(figures, indent=1).encode())

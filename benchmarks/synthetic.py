@@ -1,22 +1,22 @@
-"""How fast the world renders, how its motion is distributed, and how often a scene is of little use.
+"""Speed of the synthetic scenes, distribution of their motion, and frequency of defective scenes.
 
 Prints three tables and, with --json, writes the same figures to a file:
 
     python benchmarks/synthetic.py --json out/synthetic.json
     python benchmarks/synthetic.py --device cuda --families objects drive room
 
-The first table has pairs of images a second, with flow and occlusion, at 368x496: building the scenes, both images
-(clean or final pass), forward flow and its occlusion. `objects` has 48 primitives. On a CPU one process renders for
-each core. The first batches are not counted; the time until there is one stands beside.
+The first table has pairs of images per second, with flow and occlusion, at 368x496: building the scenes, both images
+(clean or final pass), forward flow and its occlusion. `objects` has 48 primitives. On a CPU one process per core
+renders. The first batches are not counted; the time until the first one has its own column.
 
-The second table has the share of pixels by the length of their motion, over many scenes, beside that of Sintel and of
-KITTI. Sintel's is of its test set: the one weighting of the errors s0-10, s10-40 and s40+ that gives the total, over
-the benchmark's published rows (Butler et al. 2012 define the three). Where benchmark files are at hand (--sintel and
---kitti name the folders), their own motion is counted too.
+The second table has the fraction of pixels by the length of their motion, over many scenes, next to that of Sintel and
+of KITTI. Sintel's refers to its test set: the one weighting of the errors s0-10, s10-40 and s40+ that gives the total,
+over the benchmark's published rows (Butler et al. 2012 define the three). With --sintel and --kitti, the folders of
+these benchmarks, the motion of their training sets is counted too.
 
-The third has the share of scenes that are dark or bright (mean under 0.1 or over 0.9), clipped (over a quarter of the
-pixels at black or white), textureless (a mean difference between neighbors under one gray level), or filled by one
-primitive to nine tenths.
+The third table has the fraction of scenes that are dark or bright (mean below 0.1 or above 0.9), clipped (more than a
+quarter of the pixels at black or white), textureless (mean difference between neighbors below one gray level), or
+covered by one primitive to nine tenths.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def speed(family: str, look: str, batch: int, device: torch.device, workers: int
         done += batch
     synchronize(device)
     rate = done / (time.perf_counter() - start)
-    return Speed(family, look, rate, first, sum(stream.world.scenes([0]).primitives.counts))
+    return Speed(family, look, rate, first, sum(stream.scenes.scenes([0]).primitives.counts))
 
 
 def shares(lengths: Tensor) -> list[float]:
@@ -89,33 +89,33 @@ def shares(lengths: Tensor) -> list[float]:
     return [float(share) for share in counts / counts.sum()]
 
 
-def world_motion(family: str, scenes: int, size: tuple[int, int], device: torch.device) -> Tensor:
-    """Lengths of the motion of every eighth pixel of every eighth row, over so many scenes."""
-    world, found = SyntheticScenes(family, seed=1, size=size).on(device), []
+def motion_magnitudes(family: str, scenes: int, size: tuple[int, int], device: torch.device) -> Tensor:
+    """Return the length of the motion of every eighth pixel of every eighth row, over a number of scenes."""
+    generator, rows = SyntheticScenes(family, seed=1, size=size).on(device), []
     pixels = pixel_grid(*size, device=device)[:, 4::8, 4::8].flatten(1)[None]
     for start in range(0, scenes, 8):
-        renderer = world.renderer(range(start, min(scenes, start + 8)), device)
+        renderer = generator.renderer(range(start, min(scenes, start + 8)), device)
         first, second = (renderer.scenes.frame(number / renderer.scenes.fps, device=device) for number in (0, 1))
-        flow, valid, _ = renderer.moved(renderer.meet(first, pixels), pixels, second)
-        found.append(flow.norm(dim=1, keepdim=True)[valid].cpu())
-    return torch.cat(found)
+        flow, valid, _ = renderer.moved(renderer.cast(first, pixels), pixels, second)
+        rows.append(flow.norm(dim=1, keepdim=True)[valid].cpu())
+    return torch.cat(rows)
 
 
 def dataset_motion(name: str, root: Path) -> Tensor:
-    """Lengths of all known motion of a dataset on disk."""
+    """Return the length of all valid motion of a dataset on disk."""
     dataset = open_dataset(name, root)
-    found = []
+    rows = []
     for number in range(len(dataset)):
         sample = dataset[number]
-        found.append(sample.flow.norm(dim=1, keepdim=True)[sample.valid])
-    return torch.cat(found)
+        rows.append(sample.flow.norm(dim=1, keepdim=True)[sample.valid])
+    return torch.cat(rows)
 
 
 def defects(family: str, look: str, scenes: int, device: torch.device) -> dict[str, float]:
-    """Shares of scenes with each defect, at 96 x 128."""
-    world, found = SyntheticScenes(family, seed=2, size=(96, 128)).on(device), []
+    """Return the fraction of scenes with each defect, at 96 x 128."""
+    generator, rows = SyntheticScenes(family, seed=2, size=(96, 128)).on(device), []
     for start in range(0, scenes, 8):
-        renderer = world.renderer(range(start, min(scenes, start + 8)), device)
+        renderer = generator.renderer(range(start, min(scenes, start + 8)), device)
         view = renderer.view(0.0)
         image = renderer.final(view) if look == "final" else renderer.clean(view)
         gray = image.mean(dim=1)
@@ -124,8 +124,8 @@ def defects(family: str, look: str, scenes: int, device: torch.device) -> dict[s
         most = torch.stack([each.bincount().max() / each.numel() for each in view.hits.index])
         brightness = gray.mean(dim=(1, 2))
         flags = (brightness < 0.1, brightness > 0.9, clipped > 0.25, rough < 1.0, most > 0.9)
-        found.append(torch.stack(flags, dim=1).float().cpu())
-    return dict(zip(DEFECTS, torch.cat(found).mean(dim=0).tolist(), strict=True))
+        rows.append(torch.stack(flags, dim=1).float().cpu())
+    return dict(zip(DEFECTS, torch.cat(rows).mean(dim=0).tolist(), strict=True))
 
 
 def print_defects(console: Console, found: dict[str, dict[str, float]], scenes: int) -> None:
@@ -203,7 +203,7 @@ def main() -> None:
             table.add_row(*row)
     console.print(table)
     motion = {
-        family: shares(world_motion(family, arguments.scenes, size, device))
+        family: shares(motion_magnitudes(family, arguments.scenes, size, device))
         for family, size in (("objects", (436, 1024)), ("drive", (376, 1242)))
         if arguments.scenes
     }

@@ -24,7 +24,7 @@ from protoformer.models.protoformer import ProtoFormer, build_network
 class Nothing(nn.Module):
     """Stands where a mixer stood, and adds nothing."""
 
-    def forward(self, tokens: Tensor, size: tuple[int, int], asked: bool) -> tuple[Tensor, None]:
+    def forward(self, tokens: Tensor, size: tuple[int, int], requested: bool) -> tuple[Tensor, None]:
         """tokens: B x HW x C; there are no prototypes to ask for."""
         return tokens.new_zeros(()), None
 

@@ -18,7 +18,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from protoformer.synthetic.texture_bank import procedural_bank
-from protoformer.training import sources as world_mix
+from protoformer.training import sources
 
 pytest_plugins = ("datasets_fixtures", "io_fixtures", "predictor_fixtures", "training_fixtures")
 
@@ -138,7 +138,7 @@ FEW_TEXTURES = (64, 2)
 @pytest.fixture
 def few_textures(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Scenes to train on have small textures, and few of them, which are soon made: as `procedural_bank` takes them."""
-    monkeypatch.setattr(world_mix, "_bank", lambda _name, _device: procedural_bank(*FEW_TEXTURES))
+    monkeypatch.setattr(sources, "_bank", lambda _name, _device: procedural_bank(*FEW_TEXTURES))
     return FEW_TEXTURES
 
 

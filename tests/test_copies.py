@@ -69,10 +69,10 @@ def test_a_copied_tracker_goes_on_by_itself(copied: Callable[[Any], Any]) -> Non
 
 def test_a_deep_copy_has_weights_of_its_own(model: Any) -> None:
     again = copy.deepcopy(model)
-    theirs = next(model.network.parameters()).clone()
+    reference = next(model.network.parameters()).clone()
     with torch.no_grad():
         next(again.network.parameters()).add_(1)
-    assert torch.equal(next(model.network.parameters()), theirs)
+    assert torch.equal(next(model.network.parameters()), reference)
 
 
 def test_configurations_and_recipes_can_be_copied() -> None:

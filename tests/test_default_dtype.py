@@ -59,8 +59,8 @@ def track(**fields: Any) -> list[Tensor]:
 def stabilize(**fields: Any) -> list[Tensor]:
     model = pf.load("tiny", "cpu", task="stabilize", **fields)
     found = model.stabilize(FRAMES)
-    pictures = [torch.from_numpy(steady) for _, _, steady in model.frames(FRAMES, found)]
-    return [torch.from_numpy(found.path_before), torch.from_numpy(found.path_after), *pictures]
+    drawings = [torch.from_numpy(steady) for _, _, steady in model.frames(FRAMES, found)]
+    return [torch.from_numpy(found.path_before), torch.from_numpy(found.path_after), *drawings]
 
 
 CASES: dict[str, Callable[[], list[Tensor]]] = {

@@ -1,8 +1,10 @@
 """What the documents tell a reader to run, runs."""
 
 import importlib.util
+import itertools
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 from PIL import Image
 
 import protoformer
+from protoformer.cli.main import COMMANDS, load_command
 from protoformer.datasets.clips import write_clips
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
+from protoformer.training.recipe import read_recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,11 +30,11 @@ ROOT = Path(__file__).parents[1]
     [
         ("README.md", {"motion.flo", "motion.png"}),
         ("docs/index.md", {"motion.flo"}),
-        ("docs/video.md", set()),
-        ("docs/depth.md", {"depth.npy", "colors.png", "room.ply"}),
+        ("docs/video.md", {"motion.mp4"}),
+        ("docs/depth.md", {"depth.npy", "colors.png", "room.ply", "depth.mp4"}),
         ("docs/tracking.md", {"track.csv"}),
-        ("docs/explain.md", {"explained"}),
-        ("docs/stabilization.md", set()),
+        ("docs/explain.md", {"explained", "explained.mp4"}),
+        ("docs/stabilization.md", {"stable.mp4"}),
     ],
 )
 def test_the_example_of_a_document_runs(
@@ -74,8 +78,8 @@ def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_wi
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.endswith("has none of the folders Sintel, Middlebury, KITTI-2012, FlyingChairs; give one that does.")
 
-    world = SyntheticScenes("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
-    write_clips(world, 1, tmp_path / "Sintel", "sintel", 2)
+    scenes = SyntheticScenes("objects", seed=5, size=(64, 64), bank=procedural_bank(side=64, each=2))
+    write_clips(scenes, 1, tmp_path / "Sintel", "sintel", 2)
     benchmark.main()
     assert capsys.readouterr().err.splitlines()[0] == "sintel: 2 pairs"
     found = json.loads(figures.read_text())
@@ -106,7 +110,48 @@ def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
     assert [each["version"] for each in figures["versions"]] == [
         "CAP + LS, plain",
         "CAP + LS, fused",
+        "CAP + LS with prior, fused",
+        "CAP + LS with prior, K=49, fused",
         "MLP of the block",
         "self-attention",
     ]
     assert len(figures["convergence"]) == 3
+
+
+DOCUMENTS = sorted(
+    path.relative_to(ROOT)
+    for pattern in ("README.md", "docs/*.md", "src/protoformer/weights/*.md")
+    for path in ROOT.glob(pattern)
+)
+
+
+def commands_of(document: Path) -> list[tuple[list[str], bool]]:
+    """The words after `protoformer` of each command of a document, and whether it is a whole one from a console."""
+    text = (ROOT / document).read_text().replace("\\\n", " ")
+    whole = re.findall(r"^\s*\$ (?:torchrun .* -m )?protoformer (.*)$", text, re.MULTILINE)
+    mentioned = re.findall(r"`protoformer ([^`]*)`", text)
+    lines = [(line, True) for line in whole] + [(line, False) for line in mentioned]
+    return [(shlex.split(re.split(r"\s[|>&]", line)[0], comments=True), is_whole) for line, is_whole in lines]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_the_commands_of_a_document_are_those_of_the_command_line(document: Path) -> None:
+    for words, is_whole in commands_of(document):
+        if words[0] not in COMMANDS:  # --help, or a word for any of them
+            assert not is_whole or words[0].startswith("-"), words
+            continue
+        command, arguments = load_command(words[0]), words[1:]
+        if hasattr(command, "resolve_command") and arguments and not arguments[0].startswith("-"):
+            _, command, arguments = command.resolve_command(command.context_class(command), arguments)
+        try:
+            command.make_context(words[0], list(arguments))  # parses, but runs nothing
+        except RuntimeError as error:  # what click raises to end a program, as --help does
+            assert type(error).__name__ == "Exit"
+            continue
+        except Exception as error:  # typer brings a click of its own, or uses the installed one
+            assert hasattr(error, "format_message"), words
+            if is_whole or type(error).__name__ == "NoSuchOption":
+                pytest.fail(f"protoformer {' '.join(words)}: {error}")
+        if words[0] == "train" and arguments and re.fullmatch("[a-z]+-[a-z0-9]+", arguments[0]):
+            settings = [value for flag, value in itertools.pairwise(arguments) if flag == "--set"]
+            read_recipe(arguments[0]).changed(settings)

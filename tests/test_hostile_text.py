@@ -64,9 +64,9 @@ def test_a_checkpoint_of_an_odd_version_is_refused_in_a_short_sentence(tmp_path:
     folder.mkdir()
     (folder / MANIFEST).write_text(json.dumps(content))
     assert "it is of version" in refusal(lambda: checkpoints.load(folder))
-    told: list[str] = []
-    assert checkpoints.find_newest(tmp_path, told.append) is None
-    assert len(told) == 1 and len(told[0]) < 1000 and told[0].isprintable()
+    messages: list[str] = []
+    assert checkpoints.find_newest(tmp_path, messages.append) is None
+    assert len(messages) == 1 and len(messages[0]) < 1000 and messages[0].isprintable()
 
 
 @pytest.mark.parametrize("depth", ["depth.npy", "depth.png"])

@@ -41,8 +41,8 @@ def test_a_task_is_measured_and_written(
     pytest.importorskip("av")
     clip = tmp_path / "clip.mp4"
     with VideoWriter(clip, fps=30) as writer:
-        for picture in benchmark.shaky_pictures(4, (64, 96)):
-            writer.write(picture)
+        for image in benchmark.shaky_images(4, (64, 96)):
+            writer.write(image)
     monkeypatch.setattr(sys, "argv", ["long_clip.py", "--only", "track", str(clip), "--frames", "2", "4"])
     benchmark.main()
     (found,) = json.loads(capsys.readouterr().out)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from protoformer.batch.flow import batch_flow as batch_flow
     from protoformer.batch.running import BatchResult as BatchResult
+    from protoformer.batch.tasks import batch_flow as batch_flow
+    from protoformer.batch.tasks import batch_videos as batch_videos
     from protoformer.depth.predictor import DepthPredictor as DepthPredictor
     from protoformer.depth.result import DepthResult as DepthResult
     from protoformer.depth.result import PointCloud as PointCloud
@@ -37,13 +38,18 @@ if TYPE_CHECKING:
     from protoformer.segmentation.predictor import SegmentationPredictor as SegmentationPredictor
     from protoformer.segmentation.predictor import SegmentationVideo as SegmentationVideo
     from protoformer.segmentation.result import SegmentationFrame as SegmentationFrame
+    from protoformer.stabilization.online import StabilizedVideo as StabilizedVideo
     from protoformer.stabilization.predictor import StabilizationPredictor as StabilizationPredictor
     from protoformer.stabilization.result import StabilizationResult as StabilizationResult
+    from protoformer.stabilization.result import StabilizedFrame as StabilizedFrame
     from protoformer.tracking.predictor import TrackingPredictor as TrackingPredictor
     from protoformer.tracking.result import TrackedBox as TrackedBox
     from protoformer.tracking.result import TrackResult as TrackResult
     from protoformer.tracking.result import save_tracks as save_tracks
     from protoformer.tracking.tracker import Tracker as Tracker
+    from protoformer.tracking.video import TrackFrame as TrackFrame
+    from protoformer.tracking.video import Tracks as Tracks
+    from protoformer.tracking.video import TrackVideo as TrackVideo
     from protoformer.video.reader import demo_clip as demo_clip
     from protoformer.video.reader import open_video as open_video
 
@@ -75,8 +81,14 @@ _EXPORTS = {
     "TrackedBox": "protoformer.tracking.result",
     "Tracker": "protoformer.tracking.tracker",
     "TrackingPredictor": "protoformer.tracking.predictor",
+    "StabilizedVideo": "protoformer.stabilization.online",
+    "Tracks": "protoformer.tracking.video",
+    "TrackVideo": "protoformer.tracking.video",
+    "TrackFrame": "protoformer.tracking.video",
+    "StabilizedFrame": "protoformer.stabilization.result",
     "UntrainedWarning": "protoformer.errors",
-    "batch_flow": "protoformer.batch.flow",
+    "batch_flow": "protoformer.batch.tasks",
+    "batch_videos": "protoformer.batch.tasks",
     "demo_clip": "protoformer.video.reader",
     "export_model": "protoformer.export.exporter",
     "load": "protoformer.loading",
@@ -111,12 +123,18 @@ __all__ = [
     "SegmentationVideo",
     "StabilizationPredictor",
     "StabilizationResult",
+    "StabilizedFrame",
+    "StabilizedVideo",
+    "TrackFrame",
     "TrackResult",
+    "TrackVideo",
     "TrackedBox",
     "Tracker",
     "TrackingPredictor",
+    "Tracks",
     "UntrainedWarning",
     "batch_flow",
+    "batch_videos",
     "demo_clip",
     "export_model",
     "load",

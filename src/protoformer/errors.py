@@ -1,7 +1,11 @@
 """The exception for bad input, and helpers that keep its messages short and useful."""
 
+import json
+import os
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from importlib import metadata
+from pathlib import Path
 
 _MAX_COMPARED = 100
 """Characters of a name that are compared with the valid names."""
@@ -57,3 +61,28 @@ def closest_name(name: str, choices: Sequence[str]) -> str:
         return matcher.ratio()
 
     return max(choices, key=similarity)
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an optional group of dependencies, for the way this package was installed.
+
+    Args:
+        extra: Name of the group, such as "web".
+    """
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").is_file() and checkout.joinpath("src").is_dir():
+        return f"pip install -e '{_short_path(checkout)}[{extra}]'"
+    try:
+        origin = json.loads(metadata.distribution("protoformer").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    url = origin.get("url", "")
+    if "vcs_info" in origin:
+        url = f"{origin['vcs_info'].get('vcs', 'git')}+{url}@{origin['vcs_info'].get('commit_id', 'HEAD')}"
+    return f"pip install 'protoformer[{extra}]{f' @ {url}' if url else ''}'"
+
+
+def _short_path(folder: Path) -> str:
+    """Return the path of a folder, relative to the current one if it is that or below it."""
+    with_parents = os.path.relpath(folder)
+    return str(folder) if with_parents.startswith("..") else with_parents

@@ -6,14 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, cast, overload
+from typing import Any, Literal, Self, cast, overload
 
 import torch
 
 from protoformer.depth.predictor import DepthPredictor
+from protoformer.depth.video import DepthVideo
 from protoformer.errors import InputError, UntrainedWarning
 from protoformer.explain.result import Explanation
+from protoformer.explain.video import PrototypeVideo
 from protoformer.flow.predictor import FlowPredictor
+from protoformer.flow.video import FlowVideo
 from protoformer.io.files import short_repr
 from protoformer.io.image_input import ImageLike
 from protoformer.models.config import PRESETS, REGRESSORS, preset
@@ -22,22 +25,25 @@ from protoformer.models.initialization import meta_init
 from protoformer.models.pretrained import load_weights, packaged_weights
 from protoformer.models.profiling import count_operations, count_parameters, count_parts
 from protoformer.models.protoformer import TASKS, ProtoFormer, build_network
-from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.models.runtime import Precision, ProgressCallback, checked_device, use_half_precision
 from protoformer.segmentation.predictor import SegmentationPredictor
+from protoformer.stabilization.online import StabilizedVideo
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.tracking.baselines import TRACKERS, BaselineTracker, check_tracker
 from protoformer.tracking.predictor import TrackingPredictor
-from protoformer.tracking.video import TrackMethod
+from protoformer.tracking.result import Boxes
+from protoformer.tracking.video import TrackMethod, TrackVideo
+from protoformer.video.clip import Source
 
 DEFAULT_PRESET = "fast"
 """Preset of the packaged weights of every task."""
-PREDICTORS: dict[str, Callable[[ProtoFormer, bool, torch.device | None], Any]] = {
+PREDICTORS: dict[str, Callable[..., Any]] = {
     "flow": FlowPredictor,
     "depth": DepthPredictor,
     "track": TrackingPredictor,
     "stabilize": StabilizationPredictor,
 }
-"""Predictor of each task, built from a network, whether it is trained, and a device."""
+"""Predictor of each task, built from a network, whether it is trained, a device and a precision."""
 NO_WEIGHTS = (
     "{name} has no trained weights in this version of the package: the weights are random and the results mean nothing"
 )
@@ -50,6 +56,8 @@ RANDOM_WEIGHTS = "{name} holds random weights, saved before any training: the re
 class Predictor:
     """All tasks behind one object: `flow`, `depth`, `track`, `stabilize`, `segment` and `explain`.
 
+    `model(frame1, frame2)` is `model.flow(frame1, frame2)`, and `model(image)` is `model.depth(image)`.
+
     Each task is a predictor of its own, loaded when it is first used: `model.flow(frame1, frame2)` or
     `model.flow.flow_video("clip.mp4")`. Packaged weights come from separate trainings: stabilization uses
     the encoder of flow, depth and tracking have encoders of their own. `encoders` has those that are loaded.
@@ -57,11 +65,28 @@ class Predictor:
     Args:
         device: "cpu", "cuda", ...; None takes a GPU if there is one.
         network: A network with heads for several tasks; None loads the packaged weights of each task.
+        precision: As in `load`.
     """
 
-    def __init__(self, device: str | torch.device | None = None, network: ProtoFormer | None = None) -> None:
+    def __init__(
+        self,
+        device: str | torch.device | None = None,
+        network: ProtoFormer | None = None,
+        precision: Precision | None = None,
+    ) -> None:
         self._device = None if device is None else checked_device(device)
-        self._network = network
+        self._network, self._precision = network, precision
+
+    def __call__(self, image: Any, second: Any = None, **options: Any) -> Any:
+        """Predict the flow of two images, or the depth of one; lists and batches as for `flow` and `depth`."""
+        return self.depth(image, **options) if second is None else self.flow(image, second, **options)
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the predictors of all tasks to another device, such as "cuda", in place; returns the predictor."""
+        self._device = checked_device(device)
+        for predictor in self._loaded().values():
+            predictor.to(self._device)
+        return self
 
     @cached_property
     def flow(self) -> FlowPredictor:
@@ -100,45 +125,74 @@ class Predictor:
         """
         return self.flow.explain(image, second)
 
+    def flow_video(self, source: Source, **options: Any) -> FlowVideo:
+        """Predict the flow along a video; see `FlowPredictor.flow_video`."""
+        return self.flow.flow_video(source, **options)
+
+    def depth_video(self, source: Source, **options: Any) -> DepthVideo:
+        """Predict the depth of every frame of a video; see `DepthPredictor.depth_video`."""
+        return self.depth.depth_video(source, **options)
+
+    def track_video(self, source: Source, box: Boxes, **options: Any) -> TrackVideo:
+        """Track targets frame by frame; see `TrackingPredictor.track_video`."""
+        return self.track.track_video(source, box, **options)
+
+    def stabilize_video(self, source: Source, **options: Any) -> StabilizedVideo:
+        """Stabilize a video frame by frame; see `StabilizationPredictor.stabilize_video`."""
+        return self.stabilize.stabilize_video(source, **options)
+
+    def explain_video(self, source: Source, **options: Any) -> PrototypeVideo:
+        """Compute the prototypes of every frame of a video; see `FlowPredictor.explain_video`."""
+        return self.flow.explain_video(source, **options)
+
     @property
     def encoders(self) -> dict[str, Encoder]:
         """The encoder of each task that is loaded, by the name of the task."""
-        loaded = {task: self.__dict__[task] for task in TASKS if task in self.__dict__}
-        return {task: predictor.network.encoder_of(task) for task, predictor in loaded.items()}
+        return {task: predictor.network.encoder_of(task) for task, predictor in self._loaded().items()}
+
+    def _loaded(self) -> dict[str, Any]:
+        return {task: self.__dict__[task] for task in TASKS if task in self.__dict__}
 
     def _load(self, task: str) -> Any:
         if self._network is None:
-            return load(task, self._device)
+            return load(task, self._device, precision=self._precision)
         if task not in self._network.tasks:
             raise InputError(f"these weights are for {', '.join(self._network.tasks)}, not for {task}.")
-        return PREDICTORS[task](self._network, self._network.trained, self._device)
+        return PREDICTORS[task](self._network, self._network.trained, self._device, precision=self._precision)
 
     def __repr__(self) -> str:
-        loaded = [task for task in TASKS if task in self.__dict__]
+        loaded = list(self._loaded())
         tasks = TASKS if self._network is None else self._network.tasks
         return f"Predictor({', '.join(tasks)}; loaded: {', '.join(loaded) or 'none yet'})"
 
 
 @overload
-def load(name: None = None, device: str | torch.device | None = None) -> Predictor: ...
-
-
-@overload
-def load(name: Literal["flow"], device: str | torch.device | None = None) -> FlowPredictor: ...
-
-
-@overload
-def load(name: Literal["depth"], device: str | torch.device | None = None) -> DepthPredictor: ...
+def load(
+    name: None = None,
+    device: str | torch.device | None = None,
+    *,
+    precision: Precision | None = None,
+) -> Predictor: ...
 
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["flow"], **sections: Any
+    name: Literal["flow"],
+    device: str | torch.device | None = None,
+    *,
+    precision: Precision | None = None,
 ) -> FlowPredictor: ...
 
 
 @overload
-def load(name: Literal["track"], device: str | torch.device | None = None) -> TrackingPredictor: ...
+def load(
+    name: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    *,
+    task: Literal["flow"],
+    precision: Precision | None = None,
+    **sections: Any,
+) -> FlowPredictor: ...
 
 
 @overload
@@ -153,18 +207,51 @@ def load(
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["track"], **sections: Any
+    name: Literal["depth"],
+    device: str | torch.device | None = None,
+    *,
+    precision: Precision | None = None,
+) -> DepthPredictor: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    *,
+    task: Literal["depth"],
+    precision: Precision | None = None,
+    **sections: Any,
+) -> DepthPredictor: ...
+
+
+@overload
+def load(
+    name: Literal["track"],
+    device: str | torch.device | None = None,
+    *,
+    precision: Precision | None = None,
 ) -> TrackingPredictor: ...
 
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["depth"], **sections: Any
-) -> DepthPredictor: ...
+    name: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    *,
+    task: Literal["track"],
+    precision: Precision | None = None,
+    **sections: Any,
+) -> TrackingPredictor: ...
 
 
 @overload
-def load(name: Literal["stabilize"], device: str | torch.device | None = None) -> StabilizationPredictor: ...
+def load(
+    name: Literal["stabilize"],
+    device: str | torch.device | None = None,
+    *,
+    precision: Precision | None = None,
+) -> StabilizationPredictor: ...
 
 
 @overload
@@ -173,6 +260,7 @@ def load(
     device: str | torch.device | None = None,
     *,
     task: Literal["stabilize"],
+    precision: Precision | None = None,
     **sections: Any,
 ) -> StabilizationPredictor: ...
 
@@ -183,6 +271,7 @@ def load(
     device: str | torch.device | None = None,
     *,
     task: str | None = None,
+    precision: Precision | None = None,
     **sections: Any,
 ) -> Any: ...
 
@@ -192,6 +281,7 @@ def load(
     device: str | torch.device | None = None,
     *,
     task: str | None = None,
+    precision: Precision | None = None,
     **sections: Any,
 ) -> Any:
     """Load a predictor.
@@ -200,8 +290,10 @@ def load(
         name: A task (flow, depth, track, stabilize, segment), which loads packaged weights; a preset (paper, fast,
             tiny), whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one
             `Predictor`.
-        device: "cpu", "cuda", ...; None takes a GPU if there is one.
+        device: "cpu", "cuda", ...; None takes a CUDA GPU if there is one. "mps" runs in float32.
         task: Task of the predictor; by default that of the name or file, and flow for a preset.
+        precision: Precision of calls that give none: "full" is float32, "half" computes matrix products in bfloat16,
+            "auto" uses "half" on devices that accelerate it. None: "full" for the flow of image pairs, else "auto".
         **sections: Changes to the configuration of a preset, such as `encoder={"num_prototypes": 50}`.
 
     Returns:
@@ -213,7 +305,7 @@ def load(
     if name is None:
         if task is not None or sections:
             raise InputError("a task or changes to a configuration need the name of a model; give one.")
-        return Predictor(device)
+        return Predictor(device, precision=precision)
     device, name = None if device is None else checked_device(device), os.fspath(name)
     if "segment" in (name, task):
         if name == "segment" and task not in (None, "segment"):
@@ -232,8 +324,8 @@ def load(
         if not network.trained:
             warnings.warn(RANDOM_WEIGHTS.format(name=name), UntrainedWarning, stacklevel=2)
         if task is None and len(network.tasks) > 1:
-            return Predictor(device, network)
-        return PREDICTORS[task or network.tasks[0]](network, network.trained, device)
+            return Predictor(device, network, precision)
+        return PREDICTORS[task or network.tasks[0]](network, network.trained, device, precision=precision)
     if name not in TASKS and name not in PRESETS:
         known = ", ".join((*TASKS, *PRESETS))
         raise InputError(f"there is no model {short_repr(name)}; choose one of {known}, or give a .safetensors file.")
@@ -246,19 +338,7 @@ def load(
         network = build_network(config, task)
     message = NO_STABILIZATION_WEIGHTS if task == "stabilize" else NO_WEIGHTS
     warnings.warn(message.format(name=name), UntrainedWarning, stacklevel=2)
-    return PREDICTORS[task](network, False, device)
-
-
-def checked_device(device: str | torch.device) -> torch.device:
-    """Return a device after a test computation; raise `InputError` if it does not exist or cannot compute."""
-    try:
-        chosen = torch.device(device)
-        torch.zeros(1, device=chosen).item()  # a device can have a name and still not compute
-    except (RuntimeError, AssertionError, ImportError, TypeError):
-        raise InputError(
-            f"the device {short_repr(device)} is not there; choose cpu, or cuda on a machine with a GPU."
-        ) from None
-    return chosen
+    return PREDICTORS[task](network, False, device, precision=precision)
 
 
 LICENSE = "Apache-2.0"

@@ -1,6 +1,7 @@
 """Tables of ablations as people read them."""
 
 import csv
+import dataclasses
 import io
 
 import numpy as np
@@ -17,11 +18,11 @@ from protoformer.ablation.report import (
     insert_tables,
     plot_ablation,
 )
-from protoformer.ablation.summary import Agreement, Disagreement, Spread, Summary, SummaryRow
+from protoformer.ablation.summary import Agreement, Difference, Disagreement, Spread, Summary, SummaryRow
 from protoformer.errors import InputError
 
 
-def row(label: str, published: tuple[float, float], *errors: float, full: bool = False) -> SummaryRow:
+def row(label: str, published: tuple[float, float] | None, *errors: float, full: bool = False) -> SummaryRow:
     if not errors:
         return SummaryRow(label, full, published, 0, None, None, None, None, None, {})
     deviation = max(errors) - min(errors) if len(errors) > 1 else None
@@ -130,3 +131,17 @@ def test_tables_are_inserted_between_the_markers_of_a_page() -> None:
     assert insert_tables(once, [], "page.md") == f"# Title\n\n{BEGIN}\n\n{END}\n\nmore\n"
     with pytest.raises(InputError, match=r"page\.md has no markers for tables"):
         insert_tables("# Title\n", [], "page.md")
+
+
+def test_rows_that_are_not_in_the_paper_have_no_published_scores() -> None:
+    table = dataclasses.replace(
+        summary(row("none", None, 4.0, 4.2), row("prototypes", None, 3.0, 3.1, full=True)),
+        differences=(Difference("none", 1.05, True),),
+    )
+    text = ablation_markdown(table, "picture.png")
+    assert "| none | - | - | 4.100" in text
+    assert describe_agreement(table) == [
+        "Not in the paper; synthetic EPE minus that of prototypes: none +1.050, significant."
+    ]
+    assert ablation_csv(table).splitlines()[1].startswith("none,,,2,")
+    assert plot_ablation(table).shape[1] == 1600

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from protoformer.ablation.plan import TABLES, AblationPlan, EvaluationPlan, RunBudget, base_recipe, plan_ablation
-from protoformer.ablation.summary import Disagreement, RunResult, Summary, summarize
+from protoformer.ablation.summary import Difference, Disagreement, RunResult, Summary, summarize
 
 COMPONENTS = TABLES["components"]
 
@@ -39,7 +39,7 @@ def test_rows_are_means_over_seeds_beside_the_papers() -> None:
         math.sqrt(2)
     )
     assert (row.parameters, row.gflops, row.milliseconds, row.steps, row.seconds) == (100, 1.5, 3.5, 5, 2.5)
-    assert [each.is_default for each in summary.rows] == [False, False, False, True]
+    assert [each.is_default for each in summary.rows] == [False, False, False, False, True]
     assert summary.setting == (
         "tiny network, 5 steps each, batches of 16 at 192x256, seeds 0 to 1, 64 validation scenes"
     )
@@ -71,3 +71,10 @@ def test_rows_that_are_not_finished_are_left_out_of_the_order() -> None:
     summary = summary_of({"base": (6.0,), "CAP and LS": (3.0,)})
     assert summary.rows[1].scores == {} and summary.rows[1].parameters is None and summary.rows[1].seeds == 0
     assert (summary.agreements[0].pairs, summary.agreements[0].agreeing) == (1, 1)
+
+
+def test_rows_that_are_not_in_the_paper_are_compared_with_the_full_system() -> None:
+    summary = summary_of({"CAP only, projected": (3.0, 3.2), "LS only": (4.5, 4.7), "CAP and LS": (2.0, 2.2)})
+    assert summary.rows[2].published is None
+    assert summary.agreements[0].pairs == 1
+    assert summary.differences == (Difference("CAP only, projected", pytest.approx(1.0), True),)

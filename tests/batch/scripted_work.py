@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from protoformer.batch.jobs import Job
+
 with suppress(ImportError):  # on Windows
     import resource
 
@@ -14,11 +16,12 @@ with suppress(ImportError):  # on Windows
 class Scripted:
     """Work that does with a video what its name says."""
 
-    def prepare(self, sharing: int) -> Callable[[Path, tuple[Path, ...]], int]:
+    def prepare(self, sharing: int) -> Callable[[Job, tuple[Path, ...]], int]:
         return _do
 
 
-def _do(video: Path, targets: tuple[Path, ...]) -> int:
+def _do(job: Job, targets: tuple[Path, ...]) -> int:
+    video = job.video
     action = video.stem.split("-")[0]
     if action == "abort":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core is dumped, which takes long
@@ -44,5 +47,5 @@ def _block_in_c() -> None:
 class Broken:
     """Work that no worker can do."""
 
-    def prepare(self, sharing: int) -> Callable[[Path, tuple[Path, ...]], int]:
+    def prepare(self, sharing: int) -> Callable[[Job, tuple[Path, ...]], int]:
         raise RuntimeError("no driver")

@@ -18,9 +18,9 @@ def a_job(folder: Path, name: str = "a", **options: int) -> Job:
     return Job(video, folder / "out", (f"{name}.mp4",), dict(options))
 
 
-def copied(video: Path, targets: tuple[Path, ...]) -> int:
+def copied(job: Job, targets: tuple[Path, ...]) -> int:
     for target in targets:
-        target.write_bytes(video.read_bytes())
+        target.write_bytes(job.video.read_bytes())
     return 7
 
 
@@ -100,9 +100,9 @@ def test_a_job_that_was_finished_by_a_worker_that_could_not_tell_is_not_done_twi
 def test_a_video_that_changes_while_it_is_read_is_done_again(tmp_path: Path) -> None:
     job = a_job(tmp_path)
 
-    def changing(video: Path, targets: tuple[Path, ...]) -> int:
-        frames = copied(video, targets)
-        video.write_bytes(b"other pixels")
+    def changing(job: Job, targets: tuple[Path, ...]) -> int:
+        frames = copied(job, targets)
+        job.video.write_bytes(b"other pixels")
         return frames
 
     assert run_job(changing, job).status == "done"
@@ -113,20 +113,20 @@ def test_a_video_that_changes_while_it_is_read_is_done_again(tmp_path: Path) -> 
     ("error", "sentence"),
     [
         (InputError("it is torn."), "it is torn."),
-        (MemoryError(), "out of memory at {video}; give --memory, or fewer --workers."),
+        (MemoryError(), "out of memory at {video}; give fewer --workers, or smaller videos."),
         (
             RuntimeError("CUDA out of memory.\nTried"),
-            "out of memory at {video}; give --memory, or fewer --workers.",
+            "out of memory at {video}; give fewer --workers, or smaller videos.",
         ),
-        (OSError(28, "No space left"), "the flow of {video} could not be written (No space left); check the disk."),
+        (OSError(28, "No space left"), "the result of {video} could not be written (No space left); check the disk."),
         (KeyError("x"), "{video} cannot be processed (KeyError: 'x'); try it by itself."),
     ],
 )
 def test_whatever_goes_wrong_is_a_sentence_and_leaves_nothing(tmp_path: Path, error: Exception, sentence: str) -> None:
     job = a_job(tmp_path)
 
-    def failing(video: Path, targets: tuple[Path, ...]) -> int:
-        copied(video, targets)
+    def failing(job: Job, targets: tuple[Path, ...]) -> int:
+        copied(job, targets)
         raise error
 
     report = run_job(failing, job)
@@ -137,7 +137,7 @@ def test_whatever_goes_wrong_is_a_sentence_and_leaves_nothing(tmp_path: Path, er
 def test_an_old_output_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert run_job(copied, a_job(tmp_path, every=1)).status == "done"
 
-    def failing(video: Path, targets: tuple[Path, ...]) -> int:
+    def failing(job: Job, targets: tuple[Path, ...]) -> int:
         raise InputError("no.")
 
     assert run_job(failing, a_job(tmp_path, every=2)).status == "failed"

@@ -16,9 +16,9 @@ from protoformer.errors import InputError
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes need rights on Windows")
 
 
-def copy(video: Path, targets: tuple[Path, ...]) -> int:
+def copy(job: Job, targets: tuple[Path, ...]) -> int:
     for target in targets:
-        target.write_bytes(video.read_bytes())
+        target.write_bytes(job.video.read_bytes())
     return 7
 
 

@@ -15,9 +15,9 @@ from protoformer.io.files import MAX_NAME_BYTES, name_key, short_name
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")
 
 
-def copy(video: Path, targets: tuple[Path, ...]) -> int:
+def copy(job: Job, targets: tuple[Path, ...]) -> int:
     for target in targets:
-        target.write_bytes(video.read_bytes())
+        target.write_bytes(job.video.read_bytes())
     return 1
 
 

@@ -50,6 +50,7 @@ def protoformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
     def run(*arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["protoformer", *arguments])
+        monkeypatch.setattr("protoformer.cli.terminal.LOG_INTERVAL", float("inf"))  # on a busy machine a minute passes
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command sets its own
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:

@@ -101,7 +101,7 @@ def test_a_table_is_trained_scored_drawn_and_put_into_a_page(
         (("all",), "runs need a budget"),
         (("all", "--steps", "1", "--minutes", "1"), "and only one of them"),
         (("all", "--minutes-each", "1", "--minutes", "1"), "and only one of them"),
-        (("all", "--minutes", "0.1"), "seconds for each of 16 runs; give at least 1.4"),
+        (("all", "--minutes", "0.1"), "seconds for each of 26 runs; give at least 2.2"),
         (("all", "--steps", "1", "--seeds", "0"), "--seeds is 0"),
         (("all", "--steps", "1", "--task", "track"), "choose one of flow, depth"),
         (("all", "--steps", "1", "--data", "."), "it has none of the folders Sintel, Middlebury"),
@@ -123,8 +123,8 @@ def test_after_sigkill_the_same_command_goes_on_and_does_nothing_twice(
     protoformer, few_textures: tuple[int, int]
 ) -> None:
     code = (
-        "from protoformer.training import mixes; from protoformer.synthetic.texture_bank import procedural_bank\n"
-        f"mixes._bank = lambda name, device: procedural_bank(*{few_textures})\n"
+        "from protoformer.training import sources; from protoformer.synthetic.texture_bank import procedural_bank\n"
+        f"sources._bank = lambda name, device: procedural_bank(*{few_textures})\n"
         "from protoformer.cli.main import main; main()"
     )
     command = ["ablate", "iterations", "--steps", "6", "--set", "run.checkpoint_every=2", "-o", "out", *SMALL]

@@ -118,7 +118,7 @@ def test_options_that_cannot_be(refuse: Callable[..., str]) -> None:
     assert "--fps is for images, and clip.mp4 is a video" in refuse("clip.mp4", "--fps", "10")
 
 
-@pytest.mark.parametrize("option", [("--arrows",), ("--start", "1"), ("--scale", "2"), ("--precision", "full")])
+@pytest.mark.parametrize("option", [("--arrows",), ("--start", "1"), ("--scale", "2"), ("--drop",), ("--timeout", "2")])
 def test_options_of_clips_are_none_of_two_images(place: Path, protoformer: Run, option: tuple[str, ...]) -> None:
     outcome = protoformer("flow", "a.png", "b.png", *option)
     assert outcome.code == 2

@@ -125,7 +125,9 @@ def test_an_output_folder_that_does_not_exist(folder: Path, protoformer) -> None
 
 @pytest.mark.parametrize("name", ["m.jpg", "m", "m.flo.txt"])
 def test_an_output_of_another_kind(folder: Path, protoformer, name: str) -> None:
-    assert f"{name} by that suffix; give one ending in .flo or .png" in flow(protoformer, "a.png", "b.png", "-o", name)
+    assert f"{name} by that suffix; give one ending in .flo, .png, .npy or .npz" in flow(
+        protoformer, "a.png", "b.png", "-o", name
+    )
 
 
 def test_an_unknown_format(folder: Path, protoformer) -> None:

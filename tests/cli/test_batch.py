@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 import protoformer as pf
-from protoformer.batch import flow as batch_module
+from protoformer.batch import tasks as batch_module
+from protoformer.batch.running import BatchResult
+from protoformer.errors import install_command
 from protoformer.io.formats import read_flo
 from protoformer.training.checkpoint import lock_folder
 from protoformer.video.reader import open_video
@@ -199,7 +201,7 @@ def test_a_cluster_without_ray_is_one_sentence(place: Path, protoformer: Run, mo
     outcome = protoformer("batch", "flow", "videos/*", "-o", "out", *QUICK, "--cluster", "auto")
     assert outcome.code == 2
     assert outcome.errors == [
-        "protoformer: a cluster needs the package ray; install it with: pip install 'protoformer[cluster]'"
+        f"protoformer: a cluster needs the package ray; install it with: {install_command('cluster')}."
     ]
 
 
@@ -242,3 +244,42 @@ def test_the_library_does_the_same(place: Path) -> None:
     assert [job.name for job in result.jobs] == [row["output"] for row in rows()]
     again = pf.batch_flow(["videos/clip1.mp4"], "out", model="tiny", num_updates=1, arrows=True)
     assert again.count("skipped") == 1 and again.summary == place / "out/summary.csv"
+
+
+def test_a_video_without_boxes_does_not_stop_the_others(place: Path, protoformer: Run) -> None:
+    command = ("batch", "track", "videos/*.mp4", "-o", "out", "--method", "correlation", "--workers", "1")
+    Path("videos/clip2.boxes.csv").write_text("20,16,24,24\n")
+    outcome = protoformer(*command)
+    assert outcome.code == 1 and outcome.errors == []
+    assert outcome.out.startswith("3 videos: 1 done, 0 finished before, 2 failed; 4 frames in ")
+    assert statuses() == {"clip1.mp4": "failed", "clip2.mp4": "done", "clip10.mp4": "failed"}
+    assert "write x,y,w,h of each target in its first frame to clip1.boxes.csv beside it" in rows()[0]["reason"]
+    Path("boxes.json").write_text(json.dumps({f"clip{number}.mp4": [20, 16, 24, 24] for number in (1, 2, 10)}))
+    done(protoformer(*command, "--boxes", "boxes.json"))
+    # The boxes of clip2 are the same, wherever they are written.
+    assert statuses() == {"clip1.mp4": "done", "clip2.mp4": "skipped", "clip10.mp4": "done"}
+
+
+def test_every_task_has_a_command(place: Path, protoformer: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[batch_module.BatchTask] = []
+
+    def run(folder: Path, list_jobs: Any, setup: batch_module.TaskSetup, *_: Any) -> BatchResult:
+        asked.append(setup.options)
+        return BatchResult((), (), folder / "summary.csv")
+
+    monkeypatch.setattr(batch_module, "run_batch", run)
+    for task, arguments in {
+        "flow": ("--tile", "96x128", "--memory", "1GB", "--zoom", "2", "--save-flo"),
+        "depth": ("--range", "indoor", "--colors", "1,5", "--no-steady", "--save-npy"),
+        "track": ("--boxes", "boxes.csv", "--method", "correlation", "--frame-step", "2"),
+        "stabilize": ("--crop", "0.9", "--delay", "5", "--save-path"),
+        "explain": ("--layer", "1.1", "--families", "0"),
+    }.items():
+        done(protoformer("batch", task, "videos/*.mp4", "-o", "out", *arguments))
+    assert asked == [
+        batch_module.FlowBatch(tile=(96, 128), memory=10**9, zoom=2.0, save_flo=True),
+        batch_module.DepthBatch(range="indoor", colors=(1.0, 5.0), steady=False, save_npy=True),
+        batch_module.TrackBatch(boxes=str(place / "boxes.csv"), method="correlation", frame_step=2),
+        batch_module.StabilizeBatch(crop=0.9, delay=5, save_path=True),
+        batch_module.ExplainBatch(layer="1.1", families=0),
+    ]

@@ -85,7 +85,7 @@ def test_ctrl_c_keeps_what_is_finished(clip: Path, protoformer: Run, monkeypatch
             signal.raise_signal(signal.SIGINT)
         return noise(len(calls))
 
-    monkeypatch.setattr(depth_clip, "draw_depth_frame", interrupted)
+    monkeypatch.setattr("protoformer.depth.drawing.draw_depth_frame", interrupted)
     outcome = protoformer("depth", "clip.mkv", *QUICK, "-o", "out.mp4", "--colors", "1,9")
     assert (outcome.code, outcome.out) == (130, "")
     assert outcome.errors == ["protoformer: stopped after 3 depth maps; kept out.partial.mp4."]

@@ -21,6 +21,8 @@ def test_two_images_become_a_page_pictures_and_numbers(folder: Path, protoformer
     summary = json.loads(ended.out)
     assert (summary["task"], summary["layers"], summary["trained"]) == ("flow", ["1.1", "2.1"], False)
     told = json.loads((folder / "out" / "explanation.json").read_text())["layers"][-1]["parts"]
+    first = json.loads((folder / "out" / "explanation.json").read_text())["layers"][0]
+    assert len(first["removals"]) == 3 and all(effect["inside"] > 0 for effect in first["removals"])
     assert summary["parts"] == len(told["parts"]) and (folder / "out" / "2.1-parts.png").exists()
     assert summary["prototypes"] == 16 and 0 < summary["matched"] <= summary["with_pixels"] <= 16
     assert sorted(summary["written"]) == sorted(str(path) for path in Path("out").iterdir())
@@ -28,10 +30,14 @@ def test_two_images_become_a_page_pictures_and_numbers(folder: Path, protoformer
 
 
 def test_depth_is_explained_in_meters_and_for_people(folder: Path, protoformer: Callable[..., Any]) -> None:
-    ended = protoformer("explain", "a.png", "--task", "depth", *MODEL, "--layer", "1.1", "--prototype", "2")
+    ended = protoformer(
+        "explain", "a.png", "--task", "depth", *MODEL, "--layer", "1.1", "--prototype", "2", "--removals", "1"
+    )
     assert ended.code == 0, ended.err
     assert ended.out.startswith("30x20 pixels; ") and "open explained/index.html in a browser" in ended.out
-    assert json.loads((folder / "explained" / "explanation.json").read_text())["unit"] == "m"
+    record = json.loads((folder / "explained" / "explanation.json").read_text())
+    assert record["unit"] == "m" and len(record["layers"][0]["removals"]) == 1
+    assert (folder / "explained" / "1.1-depth.png").exists()
     assert (folder / "explained" / "1.1-prototype-2.png").exists()
 
 
@@ -51,7 +57,7 @@ def test_a_clip_becomes_a_video_of_its_groups(
     assert summary["kept"] == pytest.approx(sum(step.kept for step in steps[1:]) / 3, abs=1e-4)
     video = open_video(folder / "groups.mp4")
     assert (video.info.size, len(list(video.frames()))) == ((96, 128), 4)
-    ended = protoformer("explain", "clip.mp4", *MODEL, "-o", "one.mp4", "--end", "0.1", "--families", "0")
+    ended = protoformer("explain", "clip.mp4", *MODEL, "-o", "one.mp4", "--end", "0.1", "--families", "3")
     assert ended.code == 0 and "prototypes of layer 2.1 in all" in ended.out
 
 
@@ -84,6 +90,7 @@ def test_a_clip_becomes_a_video_of_its_groups(
             for name in ("x.mp4", "x.png", "x.html")
         ),
         (("a.png", "-o", "b.png/x"), "the folder b.png/x cannot be made (Not a directory); choose another."),
+        ((".", "--removals", "2"), "--removals is for images; leave it out for a video."),
         ((".", "--task", "depth"), "--task depth is for images; leave it out for a video."),
         ((".", "-o", "out.txt"), "out.txt does not end in .avi, .gif, .mkv, .mov, .mp4 or .webm; choose one of these"),
     ],

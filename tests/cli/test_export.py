@@ -23,7 +23,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The network itself in the place of a graph."""
     graphs = []
-    monkeypatch.setattr(export_module, "_trace", lambda graph, _: graphs.append(graph))
+    monkeypatch.setattr(export_module, "_trace", lambda graph: graphs.append(graph.module))
     monkeypatch.setattr(export_module, "_pt2_bytes", lambda *_: b"a graph")
     monkeypatch.setattr(export_module, "_pt2_runner", lambda _: torch.no_grad()(graphs[-1]))
 
@@ -46,6 +46,7 @@ def test_a_graph_of_one_size_does_what_the_library_does(protoformer) -> None:
         "checked": [[70, 84]],
         "difference": summary["difference"],
         "bytes": Path("flow.pt2").stat().st_size,
+        "template": None,
     }
     assert [path.name for path in Path().iterdir()] == ["flow.pt2"]
     assert b".py" not in Path("flow.pt2").read_bytes()  # no lines of the checkout that it was made in
@@ -90,7 +91,14 @@ def test_a_graph_that_differs_ends_with_code_1_and_no_file(protoformer, monkeypa
         (("flow", "-o", "flow.onnx", "--format", "tflite"), "there is no export format 'tflite'"),
         (("flow", "-o", "flow.onnx", "--num-updates", "0"), "0 updates cannot be run"),
         (("flow", "-o", "flow.onnx", "--model", "none"), "there is no model 'none'"),
-        (("depth", "-o", "depth.onnx"), "'depth' cannot be exported yet; export flow"),
+        (("walk", "-o", "walk.onnx"), "'walk' cannot be exported; choose one of flow, depth, track, stabilize"),
+        (("track", "-o", "t.onnx", "--size", "96x96"), "the crops of tracking have the size of the model; leave"),
+        (("track", "-o", "t.onnx", "--num-updates", "3"), "a graph of track has no updates; leave"),
+        (
+            ("stabilize", "-o", "s.onnx", "--size", "100x200"),
+            "sides of stabilized frames are multiples of 8 pixels; give a size such as 96x200",
+        ),
+        (("depth", "-o", "d.onnx", "--model", "flow"), "flow is a model for flow, not for depth"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(protoformer, arguments: tuple[str, ...], sentence: str) -> None:
@@ -98,3 +106,23 @@ def test_what_cannot_be_is_one_sentence(protoformer, arguments: tuple[str, ...],
     assert (outcome.code, outcome.out) == (2, "")
     assert len(outcome.errors) == 1 and sentence in outcome.errors[0]
     assert list(Path().iterdir()) == []
+
+
+@pytest.mark.usefixtures("at_once")
+def test_tracking_has_two_files(protoformer) -> None:
+    outcome = protoformer("export", "track", "-o", "track.pt2", "--model", "tiny")
+    assert outcome.code == 0 and outcome.errors == []
+    template, search = outcome.out.splitlines()
+    assert template.startswith("wrote track-template.pt2 (0.0 MiB), tiny for crops of 96x96; largest difference ")
+    assert search.startswith("wrote track.pt2 (0.0 MiB), tiny for crops of 128x128; largest difference to the model ")
+    assert search.endswith(" px, at 128x128")
+    assert sorted(path.name for path in Path().iterdir()) == ["track-template.pt2", "track.pt2"]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(("task", "size"), [("depth", "any size of at least 64x64"), ("stabilize", "96x168")])
+def test_other_tasks_have_one_file(protoformer, task: str, size: str) -> None:
+    outcome = protoformer("export", task, "-o", "graph.pt2", "--model", "tiny")
+    assert outcome.code == 0 and outcome.errors == []
+    assert f"tiny{' with 3 updates' if task == 'depth' else ''} for images of {size}; largest" in outcome.out
+    assert Path("graph.pt2").read_bytes() == b"a graph"

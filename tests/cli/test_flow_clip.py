@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.cli import flow as flow_clip
 from protoformer.flow.drawing import colorize_flow
 from protoformer.io.formats import read_flo
 from protoformer.io.image import write_image
@@ -174,7 +173,7 @@ def test_a_stop_keeps_what_is_finished_under_a_name_of_its_own(
             signal.raise_signal(sent)
         return noise(len(calls))
 
-    monkeypatch.setattr(flow_clip, "draw_flow_frame", interrupted)
+    monkeypatch.setattr("protoformer.flow.drawing.draw_flow_frame", interrupted)
     outcome = protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4", *(("--save-flo", "flows") if flo else ()))
     assert outcome.code == code and outcome.out == "" and "Traceback" not in outcome.err
     assert signal.getsignal(sent) == before
@@ -189,7 +188,7 @@ def test_ctrl_c_before_the_first_flow_keeps_nothing(
     place: Path, protoformer: Run, make_video: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_video(place / "clip.mp4", [noise(n) for n in range(3)])
-    monkeypatch.setattr(flow_clip, "_color_scale", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("protoformer.cli.flow.run_with_bar", lambda *_, **__: signal.raise_signal(signal.SIGINT))
     outcome = protoformer("flow", "clip.mp4", *QUICK, "-o", "out.mp4")
     assert (outcome.code, outcome.errors) == (130, ["protoformer: stopped after 0 flows; kept nothing."])
     assert [path.name for path in place.iterdir()] == ["clip.mp4"]

@@ -13,6 +13,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 
+from protoformer.errors import install_command
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -66,7 +68,7 @@ def test_training_names_the_extra_that_it_lacks_and_writes_nothing(folder: Path,
     program = program.partition("for command in")[0] + f"sys.argv = ['protoformer', *{command.split('|')!r}]\nmain()\n"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1].endswith("pip install 'protoformer[train]'.")
+    assert ended.stderr.splitlines()[-1].endswith(f"{install_command('train')}.")
     assert not [path for path in (folder / "run").rglob("*") if path.is_file()]
 
 

@@ -54,7 +54,7 @@ def wall(seed: int = 0) -> DepthSample:
     return DepthSample(image=image, depth=depth, valid=valid, intrinsics=CAMERA[None], names=(f"wall {seed}",))
 
 
-def test_points_project_to_where_the_picture_shows_them() -> None:
+def test_points_project_to_their_pixels() -> None:
     points = torch.tensor([[0.1, 0.2, 4.0], [-0.4, 0.3, 5.0], [0.5, -0.4, 6.0], [0.0, 0.0, 3.0]])
     sample, looked_at = spots(points), 0
     for epoch in range(8):
@@ -101,7 +101,7 @@ def test_depths_are_never_mixed_and_unknown_ones_stay_unknown() -> None:
     assert 0.6 < float(changed.valid.float().mean()) < 0.95
 
 
-def test_a_picture_that_is_not_changed_is_the_same_and_one_of_twice_the_size_has_twice_the_lens() -> None:
+def test_an_unchanged_image_keeps_its_intrinsics_and_one_of_twice_the_size_has_twice_the_focal_length() -> None:
     middle = (SIZE[1] - 1) / 2, (SIZE[0] - 1) / 2
     same = apply_depth(wall(), [DepthParameters(CropPlan(SIZE, middle))])
     torch.testing.assert_close(same.image, wall().image, atol=1e-5, rtol=0)

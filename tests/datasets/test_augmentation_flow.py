@@ -156,7 +156,7 @@ def test_colors_change_within_their_strengths_and_mostly_alike() -> None:
     assert apart == pytest.approx(0.2, abs=0.06)
 
 
-def test_erased_boxes_start_on_the_image_and_have_the_sizes_asked_for() -> None:
+def test_erased_boxes_start_on_the_image_and_have_the_configured_sizes() -> None:
     erased = [parameters.erased for parameters in drawn(CONFIG)]
     assert {len(boxes) for boxes in erased} == {0, 1, 2}
     assert sum(not boxes for boxes in erased) / len(erased) == pytest.approx(0.5, abs=0.07)
@@ -292,7 +292,7 @@ def test_a_scaled_pan_is_the_pan_times_the_scale(
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_a_flip_mirrors_the_picture_and_turns_the_motion_about(sparse: bool) -> None:
+def test_a_flip_mirrors_the_image_and_reverses_the_flow(sparse: bool) -> None:
     sample = with_gaps(scene())
     across = placed(sample, sparse, flip=(True, False))
     for field in FIELDS:

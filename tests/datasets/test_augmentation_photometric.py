@@ -178,14 +178,14 @@ def test_grain_has_its_strength_and_is_that_of_its_seed() -> None:
 
 
 COUNT, HEIGHT, WIDTH = 6, 32, 48
-CHANCE = torch.Generator().manual_seed(0)
-RENDERED = torch.rand(2, COUNT, 3, HEIGHT, WIDTH, generator=CHANCE)
+GENERATOR = torch.Generator().manual_seed(0)
+RENDERED = torch.rand(2, COUNT, 3, HEIGHT, WIDTH, generator=GENERATOR)
 PAIRS = FlowSample(
     first=RENDERED[0],
     second=RENDERED[1],
-    flow=12 * torch.randn(COUNT, 2, HEIGHT, WIDTH, generator=CHANCE),
-    valid=torch.rand(COUNT, 1, HEIGHT, WIDTH, generator=CHANCE) < 0.8,
-    occlusion=torch.rand(COUNT, 1, HEIGHT, WIDTH, generator=CHANCE) < 0.1,
+    flow=12 * torch.randn(COUNT, 2, HEIGHT, WIDTH, generator=GENERATOR),
+    valid=torch.rand(COUNT, 1, HEIGHT, WIDTH, generator=GENERATOR) < 0.8,
+    occlusion=torch.rand(COUNT, 1, HEIGHT, WIDTH, generator=GENERATOR) < 0.1,
     names=tuple(f"scene-{number}" for number in range(COUNT)),
 )
 ROOMS = DepthSample(image=RENDERED[0], depth=1 + RENDERED[1][:, :1], valid=PAIRS.valid, intrinsics=torch.eye(3)[None])
@@ -222,7 +222,7 @@ def same(one: object, other: object) -> bool:
     return True
 
 
-def test_a_light_that_nobody_set_leaves_every_bit() -> None:
+def test_default_relighting_changes_nothing() -> None:
     assert same(relight_flow(PAIRS, Light(), draws()), PAIRS)
     assert same(relight_depth(ROOMS, Light(), draws()), ROOMS)
 
@@ -278,7 +278,7 @@ def test_colors_are_raised_to_a_power_and_then_changed() -> None:
         (Light(shadow=1.0, shade=0.6), 0.2, 0.5),
     ],
 )
-def test_light_goes_as_far_as_it_is_told_and_no_farther(light: Light, least: float, most: float) -> None:
+def test_relighting_stays_within_its_strength(light: Light, least: float, most: float) -> None:
     """The brightness that a gray of a half can come to have."""
     result = torch.stack([relight_flow(alike(0.5), light, draws(seed=seed)).first for seed in range(20)])
     assert least <= result.amin() < least + 0.03
@@ -353,7 +353,7 @@ def test_what_moves_into_an_erased_box_is_hidden(share: float) -> None:
     assert torch.cat(erased).float().mean().item() == pytest.approx(share, abs=0.15)
 
 
-def test_where_nobody_knows_what_is_hidden_nobody_does_afterwards() -> None:
+def test_an_unknown_occlusion_stays_unknown() -> None:
     relit = relight_flow(dataclasses.replace(PAIRS, occlusion=None), STRONG_LIGHT, draws())
     assert relit.occlusion is None
     assert torch.equal(relit.second, relight_flow(PAIRS, STRONG_LIGHT, draws()).second)

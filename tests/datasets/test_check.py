@@ -91,12 +91,12 @@ def test_items_end_where_the_dataset_does(scenes: Path) -> None:
             data[index]
 
 
-def test_an_unknown_dataset_is_told_its_nearest_neighbor(tmp_path: Path) -> None:
+def test_the_error_for_an_unknown_dataset_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no dataset 'flying-chair'; the nearest known one is 'flyingchairs'\."):
         open_dataset("flying-chair", tmp_path)
 
 
-def test_an_unknown_split_or_option_is_told_the_known_ones(scenes: Path) -> None:
+def test_the_error_for_an_unknown_split_or_option_lists_the_valid_ones(scenes: Path) -> None:
     with pytest.raises(InputError, match=r"sintel has no split 'val'; choose one of train, test\."):
         open_dataset("sintel", scenes, "val")
     with pytest.raises(InputError, match=r"Sintel has no option 'passes'; known ones are render_pass\."):

@@ -269,7 +269,7 @@ class TestDeepStab:
             torch.testing.assert_close(stored[:3].double(), position[0], rtol=1e-6, atol=1e-6)
             torch.testing.assert_close(rotation(stored[3:].double()), turn[0], rtol=0, atol=1e-6)
 
-    def test_a_world_without_a_hand_gets_one(self, bank: TextureBank, tmp_path: Path) -> None:
+    def test_scenes_without_shake_get_some(self, bank: TextureBank, tmp_path: Path) -> None:
         scenes = make_scenes("room", bank, size=(16, 24))
         assert scenes.shake == 0
         write_clip(scenes, 0, tmp_path, "deepstab", 2)
@@ -326,7 +326,7 @@ class TestFolder:
         assert write_clips(make_scenes("objects", bank, size=(16, 24)), 2, tmp_path, "sintel", 2).written == (1,)
         assert before.items() <= contents(tmp_path).items()
 
-    def test_progress_counts_pictures_and_ends_at_the_total(self, bank: TextureBank, tmp_path: Path) -> None:
+    def test_progress_counts_images_and_ends_at_the_total(self, bank: TextureBank, tmp_path: Path) -> None:
         calls: list[tuple[int, int]] = []
         for _ in range(2):
             scenes = make_scenes("handheld", bank, size=(16, 24))

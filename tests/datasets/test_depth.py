@@ -15,7 +15,7 @@ HEIGHT, WIDTH = 3, 5
 DRIVE = "2011_09_26_drive_0002_sync"
 
 
-def write_picture(path: Path, gray: int = 51) -> None:
+def write_rgb(path: Path, gray: int = 51) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_image(path, np.full((HEIGHT, WIDTH, 3), gray, dtype=np.uint8))
 
@@ -37,7 +37,7 @@ def eigen_line(frame: int, truth: str | None = None, focal: str = "721.5377") ->
 def kitti(tmp_path: Path) -> Path:
     """Frames 3 to 8, of which 3 and 4 have no truth; the truth of frame n starts with n x 256."""
     for frame in range(3, 9):
-        write_picture(tmp_path / f"2011_09_26/{DRIVE}/image_02/data/{frame:010d}.png", 10 * frame)
+        write_rgb(tmp_path / f"2011_09_26/{DRIVE}/image_02/data/{frame:010d}.png", 10 * frame)
     for frame in range(5, 9):
         part = "val" if frame < 8 else "train"
         write_steps(tmp_path / f"{part}/{DRIVE}/proj_depth/groundtruth/image_02/{frame:010d}.png", 256 * frame)
@@ -74,7 +74,7 @@ class TestKittiEigen:
         data = KittiEigen(kitti, "train", list_file=tmp_path / "mine.txt", truth_root=truth)
         assert data[0].depth[0, 0, 0, 0] == 8
 
-    def test_the_list_is_asked_for(self, kitti: Path) -> None:
+    def test_a_missing_list_is_an_error_that_names_it(self, kitti: Path) -> None:
         with pytest.raises(InputError, match=r"eigen_train_files_with_gt\.txt does not exist, but the Eigen list"):
             KittiEigen(kitti, "train")
 
@@ -128,8 +128,8 @@ def sintel(tmp_path: Path) -> Path:
             (training / kind / scene).mkdir(parents=True)
         for frame in range(1, frames + 1):
             name = f"{scene}/frame_{frame:04d}"
-            write_picture(training / "clean" / f"{name}.png", 51)
-            write_picture(training / "final" / f"{name}.png", 102)
+            write_rgb(training / "clean" / f"{name}.png", 51)
+            write_rgb(training / "final" / f"{name}.png", 102)
             write_dpt(training / "depth" / f"{name}.dpt", depth + frame - 1)
             write_cam(training / "camdata_left" / f"{name}.cam", Camera(INTRINSICS, np.eye(3, 4)))
     return tmp_path
@@ -158,7 +158,7 @@ class TestSintelDepth:
         assert len(data) == count
         assert torch.equal(data[0].image, torch.full((1, 3, HEIGHT, WIDTH), gray / 255))
 
-    def test_without_cameras_nobody_knows_the_intrinsics(self, sintel: Path) -> None:
+    def test_without_cameras_there_are_no_intrinsics(self, sintel: Path) -> None:
         (sintel / "training" / "camdata_left").rename(sintel / "elsewhere")
         assert SintelDepth(sintel)[0].intrinsics is None
 
@@ -190,7 +190,7 @@ def vkitti(tmp_path: Path) -> Path:
         for camera in (0, 1):
             folder = tmp_path / scene / variant / "frames"
             for frame in range(count):
-                write_picture(folder / "rgb" / f"Camera_{camera}" / f"rgb_{frame:05d}.jpg")
+                write_rgb(folder / "rgb" / f"Camera_{camera}" / f"rgb_{frame:05d}.jpg")
                 write_steps(
                     folder / "depth" / f"Camera_{camera}" / f"depth_{frame:05d}.png", 1234 + frame + 100 * camera
                 )

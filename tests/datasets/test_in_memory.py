@@ -55,9 +55,7 @@ def test_a_dataset_that_does_not_fit_is_left_on_the_disk(rooms: NyuV2) -> None:
     assert in_memory(rooms, 2099) is rooms and in_memory(rooms, 0) is rooms
 
 
-def test_samples_of_another_size_and_broken_ones_are_asked_for_each_time(
-    rooms: NyuV2, paint: Callable[..., Path]
-) -> None:
+def test_samples_of_another_size_and_broken_ones_are_read_each_time(rooms: NyuV2, paint: Callable[..., Path]) -> None:
     folder = rooms.root / "train"
     paint(folder / "rgb" / "0001.jpg", np.zeros((4, 4, 3), dtype=np.uint8))
     write_image(folder / "depth" / "0001.png", np.full((4, 4), 51, dtype=np.uint8))

@@ -206,3 +206,63 @@ def test_a_video_pair_is_as_long_as_the_shorter_one(tmp_path: Path) -> None:
     assert (data[1].frames, data[1].stable) == (7, None)
     with pytest.raises(InputError, match=r"gone\.avi does not exist, but the stable video that line 4"):
         data[2]
+
+
+def test_a_folder_of_pairs_needs_no_manifest(folder: Path, motion: Motion, paint: Paint) -> None:
+    for kind in ("first", "second", "flow"):
+        (folder / "data" / kind).mkdir(parents=True)
+    paint(folder / "data/first/1.png", 10)
+    paint(folder / "data/second/1.jpg", 20)
+    write_kitti_flow(folder / "data/flow/1.png", motion(3))
+    data = open_dataset("own", folder / "data")
+    assert data.names == ("first/1.png",)
+    np.testing.assert_array_equal(data[0].flow[0].numpy(), motion(3).transpose(2, 0, 1))
+    paint(folder / "data/first/2.png", 10)
+    with pytest.raises(InputError, match=r"data/second has no file for first/2.png; add 2 there, or remove"):
+        open_dataset("own", folder / "data")
+    (folder / "data/first/2.png").rename(folder / "data/first/1.jpg")
+    with pytest.raises(InputError, match=r"first/1.png and first/1.jpg have the same name; remove one of them"):
+        open_dataset("own", folder / "data")
+
+
+def test_a_folder_of_depths_has_one_camera(tmp_path: Path, paint: Paint) -> None:
+    for kind in ("image", "depth"):
+        (tmp_path / kind).mkdir()
+    paint(tmp_path / "image/a.png", 10)
+    height, width = open_dataset_size(tmp_path / "image/a.png")
+    np.save(tmp_path / "depth/a.npy", np.full((height, width), 2.0))
+    assert open_dataset("own-depth", tmp_path)[0].intrinsics is None
+    assumed = open_dataset("own-depth", tmp_path, None, fov="90")[0].intrinsics
+    side = max(height, width)
+    np.testing.assert_allclose(assumed[0], [[side / 2, 0, (width - 1) / 2], [0, side / 2, (height - 1) / 2], [0, 0, 1]])
+    (tmp_path / "camera.txt").write_text("500 501 3 2\n")
+    known = open_dataset("own-depth", tmp_path, None, fov=90)[0].intrinsics
+    assert known[0].tolist() == [[500, 0, 3], [0, 501, 2], [0, 0, 1]]
+    with pytest.raises(InputError, match="a field of view is between 0 and 180 degrees, not 'wide'; give one, or none"):
+        open_dataset("own-depth", tmp_path, None, fov="wide")
+
+
+def open_dataset_size(image: Path) -> tuple[int, int]:
+    height, width, _ = cv2.imread(str(image)).shape
+    return height, width
+
+
+@pytest.mark.parametrize(("frames", "boxes"), [("", "groundtruth.txt"), ("img/", "groundtruth_rect.txt")])
+def test_a_folder_of_clips_needs_no_manifest(tmp_path: Path, paint: Paint, frames: str, boxes: str) -> None:
+    for number in range(2):
+        paint(tmp_path / f"clip/{frames}{number:08d}.jpg", number)
+    (tmp_path / "clip" / boxes).write_text("1,2,3,4\n2,2,3,4\n")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "list.txt").write_text("clip")
+    data = open_dataset("own-track", tmp_path)
+    assert data.names == (f"clip{'/img' if frames else ''}",)
+    assert data[0].boxes.tolist() == [[1, 2, 3, 4], [2, 2, 3, 4]] and len(data[0].frames) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("own", "folders first, second"), ("own-depth", "folders image and"), ("own-track", "a folder for each clip")],
+)
+def test_a_folder_of_neither_says_what_was_expected(tmp_path: Path, name: str, layout: str) -> None:
+    with pytest.raises(InputError, match=rf"but a manifest was expected there, or {layout}"):
+        open_dataset(name, tmp_path)

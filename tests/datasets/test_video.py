@@ -360,11 +360,11 @@ def test_a_header_that_promises_too_much_is_believed_only_on_request(root: Path)
 
 
 @pytest.mark.parametrize(("word", "meant"), [("false", False), ("0", False), ("True", True), ("1", True)])
-def test_trust_may_come_as_a_word(root: Path, word: str, meant: bool) -> None:
+def test_trust_headers_accepts_text(root: Path, word: str, meant: bool) -> None:
     assert DeepStab(root, trust_headers=word).trust_headers is meant
 
 
-def test_trust_of_another_word_is_refused(root: Path) -> None:
+def test_trust_headers_refuses_other_text(root: Path) -> None:
     with pytest.raises(InputError, match="trust_headers is 'perhaps'; choose one of true, false, 1, 0"):
         DeepStab(root, trust_headers="perhaps")
 
@@ -394,7 +394,7 @@ def test_other_files_are_not_looked_at(root: Path) -> None:
     assert DeepStab(root).names == ("1", "2", "10")
 
 
-def test_a_file_that_is_no_video_is_refused_when_it_is_asked_for(root: Path) -> None:
+def test_a_file_that_is_no_video_is_refused_when_it_is_read(root: Path) -> None:
     (root / "stable" / "2.avi").write_bytes(b"not a video at all")
     with pytest.raises(InputError, match=r"stable/2\.avi is not a video of a known kind"):
         DeepStab(root)[1]

@@ -52,8 +52,8 @@ def test_a_photograph_knows_its_camera(tmp_path: Path) -> None:
     camera = resolve_camera(SIZE, CameraHint(), path)
     assert camera.source == "exif"
     assert camera.focal == pytest.approx(50 / math.hypot(36, 24) * 50)  # the diagonal has 50 pixels
-    with Image.open(path) as picture:
-        assert resolve_camera(SIZE, CameraHint(), picture).source == "exif"
+    with Image.open(path) as photo:
+        assert resolve_camera(SIZE, CameraHint(), photo).source == "exif"
     assert resolve_camera(SIZE, CameraHint(focal=9.0), path).source == "given"
 
 
@@ -95,7 +95,7 @@ def test_intrinsics_that_are_none_are_refused() -> None:
 @pytest.mark.parametrize(
     "hint", [{"fov": 1e-300}, {"fov": 1e-5}, {"fov": 179.9999}, {"focal": 1e-300}, {"focal": 1e300}, {"focal": 1e9}]
 )
-def test_a_camera_that_nobody_has_is_refused(hint: dict[str, float]) -> None:
+def test_an_impossible_camera_is_refused(hint: dict[str, float]) -> None:
     with pytest.raises(InputError, match=r"^no camera has a f.* of .* (pixels|degrees); give one from .*, or none\.$"):
         CameraHint(**hint)
 
@@ -122,10 +122,10 @@ def test_a_wide_image_and_a_narrow_view_are_too_much_together() -> None:
 
 
 def test_a_note_that_cannot_be_is_passed_over() -> None:
-    picture = Image.fromarray(np.zeros((*SIZE, 3), np.uint8))
-    picture.getexif().get_ifd(0x8769)[0xA405] = 1e300
-    assert focal_in_35mm(picture) == 1e300
-    assert resolve_camera(SIZE, CameraHint(), picture).source == "assumed"
+    photo = Image.fromarray(np.zeros((*SIZE, 3), np.uint8))
+    photo.getexif().get_ifd(0x8769)[0xA405] = 1e300
+    assert focal_in_35mm(photo) == 1e300
+    assert resolve_camera(SIZE, CameraHint(), photo).source == "assumed"
 
 
 @pytest.mark.parametrize(

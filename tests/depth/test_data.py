@@ -58,7 +58,7 @@ def opened(data: DataSection, **options: object) -> Source[DepthSample]:
     return open_source(data, "cpu", DEPTH, **options)  # type: ignore[arg-type]
 
 
-def test_the_world_has_its_share_of_the_batches_and_both_come_in_their_own_order(mix: DataSection) -> None:
+def test_synthetic_batches_have_their_fraction_and_both_sources_keep_their_order(mix: DataSection) -> None:
     batches = first(opened(mix).batches(0), 10)
     is_rendered = [batch.names[0].startswith("room-") for batch in batches]
     assert is_rendered == [False, False, True, False, True, False, False, True, False, True]
@@ -91,7 +91,7 @@ def test_workers_read_the_same_in_the_same_order(mix: DataSection) -> None:
         assert same(next(batches), expected)
 
 
-def test_a_broken_image_is_replaced_told_once_and_too_many_stop_the_run(mix: DataSection) -> None:
+def test_a_broken_image_is_replaced_reported_once_and_too_many_stop_the_run(mix: DataSection) -> None:
     depths = Path(str(mix.datasets["nyuv2"].root)) / "train" / "depth"
     (depths / "0002.png").write_bytes(b"")
     said: list[str] = []

@@ -13,7 +13,7 @@ from protoformer.datasets.depth import kinect
 from protoformer.depth.camera import CameraHint, resolve_camera
 from protoformer.depth.engine import DepthEngine
 from protoformer.errors import InputError
-from protoformer.geometry.resizing import limited_size
+from protoformer.geometry.warps import limited_size
 from protoformer.models.config import preset
 from protoformer.models.heads.depth import focal_length
 from protoformer.models.protoformer import ProtoFormer, build_network
@@ -91,7 +91,7 @@ def test_the_camera_of_a_varied_image_is_that_of_the_scale_it_was_drawn_at(size:
     torch.testing.assert_close(changed.intrinsics, augment_depth(half, config, [(0, 0, 3)]).intrinsics)
 
 
-def test_the_world_is_rendered_at_the_size_of_use_with_the_lens_of_a_depth_camera() -> None:
+def test_synthetic_scenes_are_rendered_at_the_inference_size_with_the_lens_of_a_depth_camera() -> None:
     recipe = read_recipe("depth-synthetic")
     assert math.prod(recipe.data.crop_size) == recipe.model.config().depth.max_pixels
     world = SyntheticScenes("room", size=(24, 32), bank=procedural_bank(16, 2))
@@ -101,7 +101,7 @@ def test_the_world_is_rendered_at_the_size_of_use_with_the_lens_of_a_depth_camer
 
 
 @pytest.mark.parametrize("name", ["depth-kitti", "depth-vkitti2", "depth-sintel"])
-def test_a_published_stage_is_judged_where_meters_can_be_told_and_starts_the_next(name: str) -> None:
+def test_a_published_stage_is_scored_in_meters_where_possible_and_starts_the_next(name: str) -> None:
     recipe = read_recipe(name)
     assert dict(recipe.data.families) == {"drive": 1.0}
     assert recipe.model.config() == read_recipe("depth-vkitti2").model.config()

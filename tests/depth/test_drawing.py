@@ -55,12 +55,12 @@ def test_every_way_of_scoring_has_its_row_and_others_are_metric() -> None:
 
 
 def test_the_worst_are_drawn_the_worst_first(tmp_path: Path) -> None:
-    pictures = WorstDepths(2)
+    worst = WorstDepths(2)
     for name, factor in (("good", 1.1), ("scene/bad", 3.0), ("fair", 1.5)):
         one = sample(name)
         depth = factor * one.depth[0].clamp_min(1)
-        pictures.keep(one, depth, depth_scores(depth[None], one.depth, one.valid))
-    assert [path.name for path in pictures.write(tmp_path)] == ["worst-01-scene-bad.png", "worst-02-fair.png"]
+        worst.keep(one, depth, depth_scores(depth[None], one.depth, one.valid))
+    assert [path.name for path in worst.write(tmp_path)] == ["worst-01-scene-bad.png", "worst-02-fair.png"]
     assert read_image(tmp_path / "worst-02-fair.png").shape == (12, 16, 3)
 
 

@@ -104,7 +104,7 @@ def test_every_published_figure_stands_beside_its_dataset() -> None:
     assert evaluated([sample()]).others == ()
 
 
-def test_a_model_is_told_the_camera_and_computes_in_full_precision(tiny_depth: pf.DepthPredictor) -> None:
+def test_a_predictor_gets_the_camera_and_computes_in_full_precision(tiny_depth: pf.DepthPredictor) -> None:
     camera = torch.tensor([[[50.0, 0, 14.5], [0, 50.0, 9.5], [0, 0, 1]]])
     plain, calls = sample(), replace(sample(), intrinsics=camera)
     calls = replace(calls, image=plain.image)

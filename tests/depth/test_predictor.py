@@ -68,7 +68,7 @@ def test_a_network_sees_as_many_pixels_as_it_was_trained_on(tiny_depth: pf.Depth
     assert large.working == (480, 640) and large.focal == pytest.approx(519)
 
 
-def test_where_the_camera_looks_is_told_to_the_network(tiny_depth: pf.DepthPredictor) -> None:
+def test_the_network_gets_the_principal_point(tiny_depth: pf.DepthPredictor) -> None:
     """A principal point in the middle is that of a focal length alone; another one moves what the rays say."""
     image, camera = smooth(64, 80), torch.tensor([[60.0, 0, 39.5], [0, 60, 31.5], [0, 0, 1]])
     plain, middle = tiny_depth.depth(image, focal=60.0), tiny_depth.depth(image, intrinsics=camera)
@@ -134,7 +134,7 @@ def test_a_range_bounds_the_depth(tiny_depth: pf.DepthPredictor) -> None:
     assert tiny_depth.depth(image, range="driving").range == (1.0, 80.0)
 
 
-def test_prototypes_come_where_they_are_asked_for(tiny_depth: pf.DepthPredictor) -> None:
+def test_prototypes_are_returned_on_request(tiny_depth: pf.DepthPredictor) -> None:
     calls: list[tuple[int, int]] = []
     result = tiny_depth.depth(smooth(48, 64), return_prototypes=True, progress=lambda *done: calls.append(done))
     assert [len(stage) for stage in result.prototypes] == list(tiny_depth.network.config.encoder.depths)
@@ -197,7 +197,7 @@ def test_images_too_large_for_the_memory_are_refused(
         ({"precision": "double"}, "there is no precision 'double'"),
     ],
 )
-def test_what_cannot_be_asked_for_is_one_sentence(
+def test_invalid_options_are_refused_in_one_sentence(
     tiny_depth: pf.DepthPredictor, options: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(InputError, match=sentence):

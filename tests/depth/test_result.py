@@ -100,9 +100,9 @@ def test_only_known_truth_is_aligned_to(result: pf.DepthResult) -> None:
 @pytest.mark.parametrize(
     ("name", "format", "sentence"),
     [
-        ("d.jpg", None, "give one ending in .npy, .png or .ply"),
+        ("d.jpg", None, "give one ending in .npy, .npz, .png or .ply"),
         ("d.npy", "mm", "give one ending in .png"),
-        ("d.png", "exr", "there is no depth format 'exr'; choose one of npy, mm, kitti, image, ply"),
+        ("d.png", "exr", "there is no depth format 'exr'; choose one of npy, npz, mm, kitti, image, ply"),
     ],
 )
 def test_files_of_other_kinds_are_refused(

@@ -52,9 +52,9 @@ def room() -> Truth:
 
 def wavering(truth: Truth, level: float = 0.05, surface: float = 0.05) -> torch.Tensor:
     """Log depths as a network might say them: right, but for a level of each frame and a slow noise over it."""
-    chance = torch.Generator().manual_seed(0)
-    levels = level * torch.randn(len(truth.depths), 1, 1, 1, generator=chance)
-    noise = surface * torch.randn(len(truth.depths), 1, 6, 8, generator=chance)
+    rng = torch.Generator().manual_seed(0)
+    levels = level * torch.randn(len(truth.depths), 1, 1, 1, generator=rng)
+    noise = surface * torch.randn(len(truth.depths), 1, 6, 8, generator=rng)
     return truth.depths.log() + levels + F.interpolate(noise, SIZE, mode="bilinear")
 
 

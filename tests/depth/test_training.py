@@ -103,7 +103,15 @@ def test_weights_to_begin_with_must_fit(recipe: Recipe) -> None:
             DepthTask(recipe, start=build_network(other, "flow")).build()
 
 
-def test_the_network_is_told_where_each_camera_looks(recipe: Recipe) -> None:
+def test_weights_without_a_spatial_prior_start_a_network_with_one(recipe: Recipe) -> None:
+    given = build_network(preset("tiny", encoder={"spatial_prior": False}), "flow")
+    built, given_state = DepthTask(recipe, start=given).build().encoder.state_dict(), given.encoder.state_dict()
+    assert all(torch.equal(built[name], tensor) for name, tensor in given_state.items())
+    added = {name.rpartition(".")[2] for name in built.keys() - given_state.keys()}
+    assert added == {"log_width", "log_temperature"}
+
+
+def test_the_network_gets_the_principal_point_of_each_camera(recipe: Recipe) -> None:
     """A crop that was cut beside the middle is not one of a camera that looks at its middle."""
     task = DepthTask(recipe)
     network, batch = task.build().eval(), next(task.source(0, 1, CPU, pytest.fail).batches(0))

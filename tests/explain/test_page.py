@@ -16,9 +16,11 @@ from protoformer.explain.drawing import (
     draw_groups,
     draw_parts,
     draw_prototype_frame,
+    draw_values,
     part_colors,
     prototype_colors,
     tint_image,
+    value_colors,
 )
 from protoformer.explain.page import explanation_page
 from protoformer.explain.record import explanation_record
@@ -26,7 +28,7 @@ from protoformer.explain.video import PrototypeFrame
 from protoformer.geometry.regions import boundaries
 from protoformer.io.image import image_size
 from protoformer.synthetic.layers import random_scene
-from protoformer.viz.colormaps import distinct_colors, label_colors
+from protoformer.viz.colormaps import distinct_colors, flow_to_color, label_colors
 
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 SIZE = (44, 60)
@@ -93,10 +95,12 @@ def test_a_group_keeps_its_color_along_a_clip(model: pf.FlowPredictor) -> None:
 
 
 def test_colors_depend_on_the_family_index_of_any_size() -> None:
-    names = torch.tensor([[3, 1_000_000_000]])
-    frame = draw_prototype_frame(PrototypeFrame(0, Fraction(0), np.zeros((1, 2, 3), np.float32), names, names, 1.0))
+    names = torch.tensor([[3, 3, 1_000_000_000]])
+    frame = draw_prototype_frame(PrototypeFrame(0, Fraction(0), np.zeros((1, 3, 3), np.float32), names, names, 1.0))
     expected = 0.6 * 255 * label_colors([3, 1_000_000_000])
-    assert np.abs(frame[0] - expected.numpy()).max() <= 1 and torch.equal(label_colors([3])[0], distinct_colors(4)[3])
+    assert np.abs(frame[0, [0, 2]] - expected.numpy()).max() <= 1
+    assert np.abs(frame[0, 1] - expected[0].numpy() / 3).max() <= 1  # the outline
+    assert torch.equal(label_colors([3])[0], distinct_colors(4)[3])
 
 
 def test_em_steps_are_side_by_side_and_end_with_the_groups(explanation: pf.Explanation) -> None:
@@ -116,8 +120,9 @@ def test_files_contain_the_explanation(explanation: pf.Explanation, tmp_path: Pa
     assert {path.name for path in written} == {path.name for path in (tmp_path / "new" / "out").iterdir()}
     sizes = {path.name: image_size(path)[::-1] for path in written if path.suffix == ".png"}
     assert sizes == {
-        "2.1-parts.png": (120, 44),
         "2.1-groups.png": (120, 44),
+        "2.1-motion.png": (120, 44),
+        "2.1-parts.png": (120, 44),
         "2.1-families.png": (120, 44),
         "2.1-steps.png": (60 * (explanation.first.layer().num_steps + 1), 44),
         "2.1-prototype-3.png": (60, 44),
@@ -128,7 +133,7 @@ def test_files_contain_the_explanation(explanation: pf.Explanation, tmp_path: Pa
     (layer,) = record["layers"]
     assert set(layer) == {
         *("name", "stride", "prototypes", "steps", "log_likelihood", "changed", "moved", "contraction", "drift"),
-        *("matches", "images", "parts"),
+        *("matches", "images", "removals", "parts"),
     }
     first, second = layer["images"]
     assert first["assignment"] == explanation.first.layer("2.1").assignment.tolist()
@@ -172,10 +177,34 @@ def test_a_part_has_one_color_in_both_images_and_in_every_run(
 
 def test_without_motion_there_are_no_parts(model: pf.FlowPredictor, tmp_path: Path) -> None:
     alone = model.explain(random_scene(SIZE, seed=1).render().first)
-    assert draw_parts(alone) == []
+    assert draw_parts(alone) == draw_values(alone) == [] and alone.removals() == ()
     written = pf.save_explanation(tmp_path, alone)
-    assert not [path for path in written if path.name.endswith("-parts.png")]
+    assert not [path for path in written if path.name.endswith(("-parts.png", "-motion.png"))]
     assert json.loads((tmp_path / "explanation.json").read_text())["layers"][0]["parts"] is None
+
+
+def test_regions_have_the_color_of_their_mean_motion(explanation: pf.Explanation) -> None:
+    layer, (first_colors, second_colors) = explanation.first.layer("1.1"), value_colors(explanation, "1.1")
+    means = torch.zeros(1, 16, 2)
+    for group in explanation.first.groups("1.1"):
+        means[0, group.prototype] = torch.tensor(group.mean)
+    assert torch.equal((255 * first_colors).round().byte(), torch.from_numpy(flow_to_color(means.numpy())[0]))
+    for match in explanation.matches("1.1"):
+        assert torch.equal(first_colors[match.first], second_colors[match.second])
+    black = replace(explanation, first=replace(explanation.first, image=0 * explanation.first.image))
+    drawn, labels = torch.from_numpy(draw_values(black, "1.1")[0]), layer.labels()
+    inside = ~boundaries(labels)
+    assert (drawn[inside] - 0.75 * 255 * first_colors[labels[inside]]).abs().max() <= 1
+
+
+def test_the_record_and_the_page_contain_removals(explanation: pf.Explanation) -> None:
+    (layer,) = explanation_record(explanation, ("1.1",), removals=2)["layers"]
+    effects = explanation.removals("1.1", 2)
+    assert [each["prototype"] for each in layer["removals"]] == [effect.prototype for effect in effects]
+    assert [each["inside"] for each in layer["removals"]] == [round(effect.inside, 6) for effect in effects]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', explanation_page(explanation, removals=2), re.DOTALL)[1])  # type: ignore[index]
+    expected = {str(effect.prototype): [effect.inside, effect.outside] for effect in effects}
+    assert data["layers"][0]["removals"] == expected
 
 
 def test_the_page_is_self_contained(explanation: pf.Explanation) -> None:

@@ -9,6 +9,7 @@ import torch
 import protoformer as pf
 from protoformer.explain.groups import cells_to_pixels, extract_groups, mutual_matches
 from protoformer.explain.result import Explanation
+from protoformer.explain.tracing import layer_mixer, without_prototype
 from protoformer.synthetic.samples import FlowSample
 
 
@@ -114,6 +115,26 @@ def test_a_depth_result_explains_itself_in_meters(tiny_depth: pf.DepthPredictor)
     group = explained.first.groups()[0]
     mask = explained.first.layer().labels() == group.prototype
     assert group.mean == pytest.approx([float(result.depth[0][mask].double().mean())], rel=1e-4)
+
+
+@pytest.mark.parametrize("task", ["flow", "depth"])
+def test_removals_are_those_of_the_network_without_the_prototype(
+    tiny: pf.FlowPredictor, tiny_depth: pf.DepthPredictor, scene: FlowSample, task: str
+) -> None:
+    explained = tiny.explain(scene.first, scene.second) if task == "flow" else tiny_depth.explain(scene.first)
+    layer, run = explained.first.layer("1.1"), explained.network
+    sizes = layer.labels().flatten().bincount().sort(descending=True).values
+    effects = explained.removals("1.1", 2)
+    assert [each.share for each in effects] == pytest.approx([float(size) / (37 * 61) for size in sizes[:2]])
+    assert run is not None and run.values.shape == (2 if task == "flow" else 1, 37, 61)
+    with without_prototype(layer_mixer(run.encoder, 1, 1), effects[0].prototype):
+        change = (run.estimate() - run.values).norm(dim=0)
+    mask = layer.labels() == effects[0].prototype
+    assert effects[0].inside == pytest.approx(float(change[mask].mean()))
+    assert effects[0].outside == pytest.approx(float(change[~mask].mean()))
+    assert effects[0].ratio == pytest.approx(effects[0].inside / effects[0].outside)
+    assert explained.removals("1.1", 1) == effects[:1] and explained.removals("1.1", 0) == ()
+    assert torch.equal(run.estimate(), run.values)  # nothing is left removed
 
 
 def test_one_image_has_groups_without_motion(tiny: pf.FlowPredictor, scene: FlowSample) -> None:

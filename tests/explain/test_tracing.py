@@ -27,19 +27,20 @@ def test_the_last_step_of_a_trace_is_what_the_network_used(fields: dict[str, obj
     traces = trace_encoder(network, IMAGES)
     assert [(each.stage, each.block, each.stride) for each in traces] == [(1, 1, 4), (2, 1, 8)]
     for trace, (used,) in zip(traces, expected, strict=True):
-        assert torch.equal(trace.centers[-1], used.centers)
+        assert torch.equal(trace.states[-1].centers, used.centers)
         assert torch.equal(trace.assignments[-1], used.owners)
-        assert len(trace.centers) == len(trace.assignments) == trace.prototyping.num_iterations + 1
+        assert len(trace.states) == len(trace.assignments) == trace.prototyping.num_iterations + 1
         again = trajectory(trace.prototyping, trace.tokens, trace.size, trace.prototyping.num_iterations)
-        torch.testing.assert_close(again[-1], used.centers)
+        torch.testing.assert_close(again[-1].centers, used.centers)
 
 
 def test_assignments_of_earlier_steps_use_their_prototypes() -> None:
     for trace in trace_encoder(encoder(), IMAGES):
         pooled = F.adaptive_avg_pool2d(trace.tokens.transpose(1, 2).unflatten(2, trace.size), trace.prototyping.grid)
-        torch.testing.assert_close(trace.centers[0], pooled.flatten(2).transpose(1, 2))
-        for centers, assigned in zip(trace.centers, trace.assignments, strict=True):
-            assert torch.equal(nearest_prototype(trace.tokens, centers), assigned)
+        torch.testing.assert_close(trace.states[0].centers, pooled.flatten(2).transpose(1, 2))
+        for (centers, prior), assigned in zip(trace.states, trace.assignments, strict=True):
+            near = None if prior is None else prior.of_assignment()
+            assert torch.equal(nearest_prototype(trace.tokens, centers, near), assigned)
 
 
 @torch.no_grad()

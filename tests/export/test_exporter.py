@@ -1,22 +1,21 @@
 """Exported files compute what the network computes and describe themselves; invalid exports are refused."""
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from PIL import Image
 
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.export import exporter as export_module
-from protoformer.export.exporter import DESCRIPTION, INPUTS, MAX_DIFFERENCE, OUTPUTS
+from protoformer.export import graphs as graph_module
+from protoformer.export.exporter import DESCRIPTION, MAX_DIFFERENCE
+from protoformer.export.graphs import FlowGraph, make_graphs
 from protoformer.io.image_input import as_image
 from protoformer.models.heads import cost_memory
 from protoformer.models.heads import cost_memory as attention
@@ -50,55 +49,6 @@ def assert_agrees_at_any_size(run: export_module.Runner, model: pf.FlowPredictor
     assert_agrees(run, model, *(torch.cat(images) for images in zip(*pairs, strict=True)))
 
 
-@pytest.fixture(scope="session")
-def moving() -> pf.FlowPredictor:
-    """The smallest network with a scaled last layer, so that its flow is several pixels."""
-    with pytest.warns(pf.UntrainedWarning):
-        model = pf.load("tiny", device="cpu", flow={"global_matching": True})
-    with torch.no_grad():
-        model.network.flow_head.decoder.update.delta_head[-1].weight.mul_(300)
-    return model
-
-
-@pytest.fixture(scope="session")
-def exported(moving: pf.FlowPredictor, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with flow.onnx and flow.pt2, the network with one update; made once for all test processes."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exported"
-    with FileLock(folder.with_suffix(".lock")), pytest.MonkeyPatch.context() as patched:
-        if not folder.exists():
-            made = folder.with_suffix(".made")
-            made.mkdir(exist_ok=True)
-            export_checked(moving, made / "flow.onnx", patched)
-            # Second, from the same trace, as it is stripped of source lines before it is saved.
-            export_checked(moving, made / "flow.pt2", patched)
-            made.rename(folder)
-    return folder
-
-
-def export_checked(model: pf.FlowPredictor, path: Path, patched: pytest.MonkeyPatch) -> None:
-    """Export at dynamic size and check progress and result; later exports reuse the trace, which takes long."""
-    calls: list[tuple[int, int]] = []
-    trace = export_module._trace
-
-    def trace_once(*arguments: Any) -> torch.export.ExportedProgram:
-        program = trace(*arguments)
-        patched.setattr(export_module, "_trace", lambda *_: program)
-        return program
-
-    patched.setattr(export_module, "_trace", trace_once)
-    written = pf.export_model(model, path, updates=1, progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert (written.path, written.format, written.size) == (path, path.suffix[1:], None)
-    assert written.bytes == path.stat().st_size
-    assert written.difference <= MAX_DIFFERENCE and len(written.checked) == 2
-
-
-@pytest.fixture(scope="session")
-def onnx_file(exported: Path) -> Path:
-    return exported / "flow.onnx"
-
-
 @pytest.mark.long
 def test_onnxruntime_computes_the_flow_of_the_network_at_any_size(moving: pf.FlowPredictor, onnx_file: Path) -> None:
     assert moving.flow(*rendered(SIZES[0]), num_updates=1).flow.abs().max() > 1
@@ -125,7 +75,8 @@ def test_an_onnx_file_has_metadata(moving: pf.FlowPredictor, onnx_file: Path) ->
     assert (about["task"], about["model"], about["updates"], about["size"]) == ("flow", "custom", "1", "dynamic")
     assert about["protoformer"] == pf.__version__ and about["trained"] == "false"
     assert pf.ModelConfig.from_dict(json.loads(about["config"])) == moving.network.config
-    assert json.loads(about["inputs"]) == INPUTS and json.loads(about["outputs"]) == OUTPUTS
+    (graph,) = make_graphs("flow", moving.network, None, 1)
+    assert json.loads(about["inputs"]) == graph.inputs and json.loads(about["outputs"]) == graph.outputs
     assert [(entry.domain, entry.version) for entry in proto.opset_import] == [("", 20)]
     assert b".py" not in onnx_file.read_bytes()  # no source lines with local paths
     axes = {
@@ -191,7 +142,7 @@ class TestRefusals:
     def test_a_size_too_large(self, tiny: pf.FlowPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match=r"over the limit of .* pixels; choose a smaller one"):
             pf.export_model(tiny, tmp_path / "flow.onnx", size=(100_000, 100_000))
-        monkeypatch.setattr(export_module, "free_bytes", lambda _: 2**20)
+        monkeypatch.setattr(graph_module, "free_bytes", lambda _: 2**20)
         with pytest.raises(InputError, match=r"for 440x1024 stores .* MiB of costs .* choose a smaller size"):
             pf.export_model(tiny, tmp_path / "flow.onnx", size=(440, 1024))
 
@@ -222,7 +173,7 @@ class TestRefusals:
 def test_a_graph_that_differs_is_not_written(
     tiny: pf.FlowPredictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
-    graph = export_module.FlowGraph(tiny.network, 1)
+    graph = FlowGraph(tiny.network, 1)
 
     def wrong_graph(first: torch.Tensor, second: torch.Tensor) -> Pair:
         with torch.no_grad():
@@ -233,6 +184,8 @@ def test_a_graph_that_differs_is_not_written(
     monkeypatch.setattr(export_module, "_pt2_bytes", lambda *_: b"")
     monkeypatch.setattr(export_module, "_pt2_runner", lambda _: wrong_graph)
     (tmp_path / "flow.pt2").write_bytes(b"before")
-    with pytest.raises(pf.ExportError, match=r"differs from the model by .* px.* on a pair of 97x130.* nothing was"):
+    with pytest.raises(
+        pf.ExportError, match=r"differs from the model by .* in flow .* images of 97x130, .* nothing was"
+    ):
         pf.export_model(tiny, tmp_path / "flow.pt2", updates=1)
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("flow.pt2", b"before")]

@@ -26,7 +26,7 @@ from protoformer.flow.evaluation import (
     write_submission,
 )
 from protoformer.flow.metrics import FlowScores, flow_scores
-from protoformer.geometry.resizing import resize, resize_flow
+from protoformer.geometry.warps import resize, resize_flow
 from protoformer.io.formats import read_flo, read_kitti_flow
 from protoformer.synthetic.samples import FlowPair, FlowSample
 

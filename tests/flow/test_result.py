@@ -60,9 +60,9 @@ def test_a_picture_may_have_a_fixed_scale(made: pf.FlowResult) -> None:
 @pytest.mark.parametrize(
     ("name", "format", "message"),
     [
-        ("m.jpg", None, "give one ending in .flo or .png"),
-        ("m", None, "give one ending in .flo or .png"),
-        (".flo", None, "give one ending in .flo or .png"),
+        ("m.jpg", None, "give one ending in .flo, .png, .npy or .npz"),
+        ("m", None, "give one ending in .flo, .png, .npy or .npz"),
+        (".flo", None, "give one ending in .flo, .png, .npy or .npz"),
         ("m.png", "flo", r"give one ending in \.flo\.$"),
         ("m.flo", "kitti", r"give one ending in \.png\.$"),
         ("m.flo", "image", r"give one ending in \.png\.$"),

@@ -76,7 +76,7 @@ def written(suffix: str, *writers: Callable[[Path], object]) -> list[bytes]:
     return found
 
 
-def read_picture(path: Path) -> None:
+def read_decoded(path: Path) -> None:
     """Read all that the package reads of an image."""
     image_size(path)
     focal_in_35mm(path)
@@ -190,8 +190,8 @@ def _read_npy(path: Path) -> None:
     ManifestDepth(manifest)[0]
 
 
-def _picture(name: str, suffix: str, seeds: Callable[[], Sequence[bytes]], *structured: Any, share: int = 1) -> Kind:
-    return Kind(name, suffix, seeds, read_picture, (*structured, declared_size(WIDTH, HEIGHT)), share)
+def _image(name: str, suffix: str, seeds: Callable[[], Sequence[bytes]], *structured: Any, share: int = 1) -> Kind:
+    return Kind(name, suffix, seeds, read_decoded, (*structured, declared_size(WIDTH, HEIGHT)), share)
 
 
 def _truth(name: str, suffix: str, write: Callable[[Path], object], read: Callable[[Path], object]) -> Kind:
@@ -201,14 +201,14 @@ def _truth(name: str, suffix: str, write: Callable[[Path], object], read: Callab
 
 
 IMAGES: tuple[Kind, ...] = (
-    _picture("png", ".png", _pngs, png_chunks, share=2),
-    _picture("jpeg", ".jpg", _jpegs, jpeg_segments, share=2),
-    _picture("tiff", ".tif", _tiffs, tiff_tags, share=2),
-    _picture("ppm", ".ppm", _ppms, replace_word),
-    _picture("bmp", ".bmp", _modes("BMP", ("RGB", "L", "P", "1", "RGBA"))),
-    _picture("dib", ".dib", _modes("DIB", ("RGB", "P"))),
-    _picture("gif", ".gif", _gifs, share=2),
-    _picture(
+    _image("png", ".png", _pngs, png_chunks, share=2),
+    _image("jpeg", ".jpg", _jpegs, jpeg_segments, share=2),
+    _image("tiff", ".tif", _tiffs, tiff_tags, share=2),
+    _image("ppm", ".ppm", _ppms, replace_word),
+    _image("bmp", ".bmp", _modes("BMP", ("RGB", "L", "P", "1", "RGBA"))),
+    _image("dib", ".dib", _modes("DIB", ("RGB", "P"))),
+    _image("gif", ".gif", _gifs, share=2),
+    _image(
         "webp",
         ".webp",
         lambda: [
@@ -217,23 +217,19 @@ IMAGES: tuple[Kind, ...] = (
         riff_chunks,
         share=2,
     ),
-    _picture(
-        "ico", ".ico", lambda: [encoded(_rgb(), "ICO", bitmap_format=kind) for kind in ("png", "bmp")], png_chunks
-    ),
-    _picture("icns", ".icns", lambda: [encoded(_rgb().resize((32, 32)), "ICNS")]),
-    _picture("avif", ".avif", _modes("AVIF", ("RGB", "RGBA")), mp4_boxes),
-    _picture("jp2", ".jp2", _modes("JPEG2000", ("RGB", "L", "RGBA")), mp4_boxes),
-    _picture(
+    _image("ico", ".ico", lambda: [encoded(_rgb(), "ICO", bitmap_format=kind) for kind in ("png", "bmp")], png_chunks),
+    _image("icns", ".icns", lambda: [encoded(_rgb().resize((32, 32)), "ICNS")]),
+    _image("avif", ".avif", _modes("AVIF", ("RGB", "RGBA")), mp4_boxes),
+    _image("jp2", ".jp2", _modes("JPEG2000", ("RGB", "L", "RGBA")), mp4_boxes),
+    _image(
         "dds", ".dds", lambda: [encoded(_rgb(), "DDS"), encoded(_rgb().convert("RGBA"), "DDS", pixel_format="DXT5")]
     ),
-    _picture("pcx", ".pcx", _modes("PCX", ("RGB", "L", "P", "1"))),
-    _picture("psd", ".psd", _psds),
-    _picture("sun", ".ras", _suns),
-    _picture("qoi", ".qoi", _modes("QOI", ("RGB", "RGBA"))),
-    _picture("sgi", ".sgi", _modes("SGI", ("RGB", "L", "RGBA"))),
-    _picture(
-        "tga", ".tga", lambda: [encoded(_rgb(), "TGA"), encoded(_rgb().convert("P"), "TGA", compression="tga_rle")]
-    ),
+    _image("pcx", ".pcx", _modes("PCX", ("RGB", "L", "P", "1"))),
+    _image("psd", ".psd", _psds),
+    _image("sun", ".ras", _suns),
+    _image("qoi", ".qoi", _modes("QOI", ("RGB", "RGBA"))),
+    _image("sgi", ".sgi", _modes("SGI", ("RGB", "L", "RGBA"))),
+    _image("tga", ".tga", lambda: [encoded(_rgb(), "TGA"), encoded(_rgb().convert("P"), "TGA", compression="tga_rle")]),
 )
 """Images that Pillow and OpenCV decode."""
 

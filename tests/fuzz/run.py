@@ -226,13 +226,13 @@ class Run:
         self.say(f"finding: {cause}; saved as {path}")
 
     def _started(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
+        actual, expected = self._context.Pipe()
         last_words = TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        arguments = (self.corpus, self.limits, theirs, ours, last_words)
+        arguments = (self.corpus, self.limits, expected, actual, last_words)
         process = self._context.Process(target=_work, args=arguments, daemon=True)
         process.start()
-        theirs.close()
-        return _Worker(process, ours, last_words)
+        expected.close()
+        return _Worker(process, actual, last_words)
 
 
 def _end(worker: _Worker) -> None:

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 from protoformer.ablation.summary import RunResult, read_result, write_result
+from protoformer.batch.boxes import read_boxes_file
 from protoformer.batch.jobs import Job
 from protoformer.batch.ledger import Ledger, describe_output, file_stamp
 from protoformer.datasets.depth import Rgbd
@@ -224,6 +225,16 @@ TEXTS: tuple[Kind, ...] = (
         share=2,
     ),
     Kind("boxes", ".txt", lambda: _BOXES, lambda path: read_boxes(path, polygons=True), TEXT),
+    Kind(
+        "batchboxescsv", ".csv", lambda: [b"video,x,y,w,h\na.mp4,1,2,30.5,4\nb/c.mp4,5,6,7,8\n"], read_boxes_file, TEXT
+    ),
+    Kind(
+        "batchboxesjson",
+        ".json",
+        lambda: [b'{"a.mp4": [[1, 2, 30.5, 4]], "b": [5, 6, 7, 8]}'],
+        read_boxes_file,
+        (*TEXT, json_values),
+    ),
     Kind("intrinsics", ".txt", lambda: [b"500 500 14 9\n", b"fx fy cx cy: 5e2 500.0 14 9\n"], _read_camera, TEXT),
     Kind("ledger", ".json", _ledger_records, _read_ledger, (*TEXT, json_values, json_values, json_values)),
     Kind("peers", ".json", _peers, _read_peers, (*TEXT, json_values, json_values)),

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.geometry.boxes import (
+from protoformer.geometry.regions import (
     box_centers,
     box_edges,
     box_from_edges,

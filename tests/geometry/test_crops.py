@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protoformer.geometry.boxes import Crops, roi_align
+from protoformer.geometry.regions import Crops, roi_align
 
 corner = st.floats(-500, 1500)
 side = st.floats(1, 900)

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.geometry.resizing import enlarged_size, resize, resize_flow
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import enlarged_size, pixel_grid, resize, resize_flow
 
 PIXELS = 440 * 1024
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protoformer.geometry.resizing import Padding
+from protoformer.geometry.warps import Padding
 
 SIZES = [(1, 1), (15, 15), (16, 24), (37, 61), (61, 37), (8, 2000)]
 

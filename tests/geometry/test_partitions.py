@@ -50,7 +50,7 @@ def test_the_largest_is_first_and_of_equals_that_which_begins_first() -> None:
     ]
 
 
-def test_parts_move_with_the_flow_and_leave_nobody_behind() -> None:
+def test_parts_move_with_the_flow_and_keep_every_pixel() -> None:
     labels = torch.zeros(12, 16).long()
     labels[4:8, 2:8] = 1
     flow = torch.zeros(2, 12, 16)

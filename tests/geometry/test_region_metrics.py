@@ -25,7 +25,7 @@ def test_the_index_of_a_known_pair_of_partitions() -> None:
     assert adjusted_rand_index(own, expected) == pytest.approx((2 - 16 / 15) / (4 - 16 / 15))
 
 
-def test_chance_scores_nothing_and_one_part_agrees_with_one_part() -> None:
+def test_random_labels_score_zero_and_one_part_agrees_with_one_part() -> None:
     random = torch.Generator().manual_seed(0)
     own, expected = torch.randint(0, 5, (2, 200, 200), generator=random)
     assert adjusted_rand_index(own, expected) == pytest.approx(0, abs=0.001)

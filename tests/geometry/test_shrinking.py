@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.geometry.resizing import limited_size, shrink, shrink_position
+from protoformer.geometry.warps import limited_size, shrink, shrink_position
 
 PIXELS = 240 * 320
 

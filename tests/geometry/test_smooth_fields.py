@@ -27,9 +27,9 @@ def test_a_quadratic_field_is_found_again() -> None:
 def test_it_goes_on_where_nothing_is_known() -> None:
     _, fields = quadratic()
     affine = evaluate_fields(torch.tensor([[4.0, -2.0], [3.0, 1.0], [0.5, 2.0]]), cell_terms(8, 12)).expand_as(fields)
-    trust = torch.zeros(2, 3, 1, 8, 12)
-    trust[..., 2:7] = 1
-    result = fit_fields(torch.where(trust > 0, affine, 0.0), trust)
+    confidence = torch.zeros(2, 3, 1, 8, 12)
+    confidence[..., 2:7] = 1
+    result = fit_fields(torch.where(confidence > 0, affine, 0.0), confidence)
     assert (evaluate_fields(result.coefficients, cell_terms(8, 12)) - affine).abs().max() < 0.2
 
 

@@ -52,7 +52,7 @@ def test_a_steady_pan_is_a_straight_trail(now: int) -> None:
     )
 
 
-def test_chains_of_affine_motions_are_their_products() -> None:
+def test_chained_affine_motions_are_their_products() -> None:
     matrices = [turned(0.01 * n, 1 + 0.004 * n, 0.5 * n, -0.7 * n) for n in range(6)]
     forward, backward = flows(matrices)
     now = 2
@@ -74,7 +74,7 @@ def test_what_leaves_the_frame_is_not_followed_even_if_it_would_come_back() -> N
     assert result.displacements[0, 2, :, ~left].abs().max() < 1e-4
 
 
-def test_trust_is_a_product_and_ends_with_the_clip() -> None:
+def test_confidence_is_a_product_and_ends_with_the_clip() -> None:
     still = torch.zeros(2, 4, 2, 8, 12)
     known = sure(still) * 0.5
     known[1, 3] = 0  # the second clip has one frame less

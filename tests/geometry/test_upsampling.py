@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protoformer.geometry.resizing import convex_upsample, upsample_2x
+from protoformer.geometry.warps import convex_upsample, upsample_2x
 
 CERTAIN = 1000.0  # a logit beside which the other eight are exactly nothing in float32
 

@@ -31,7 +31,7 @@ def view(request: pytest.FixtureRequest) -> tuple[Renderer, Hits]:
 
 
 def test_the_nearest_primitive_equals_torch(view: tuple[Renderer, Hits], numbers) -> None:
-    from protoformer.synthetic.kernels import casting_kernels as kernels
+    from protoformer.synthetic.kernels import surface_kernels as kernels
 
     renderer, hit = view
     frame, shapes = hit.frame, renderer.shapes
@@ -46,7 +46,7 @@ def test_the_nearest_primitive_equals_torch(view: tuple[Renderer, Hits], numbers
 
 
 def test_shadows_equal_torch(view: tuple[Renderer, Hits], numbers) -> None:
-    from protoformer.synthetic.kernels import casting_kernels as kernels
+    from protoformer.synthetic.kernels import surface_kernels as kernels
 
     renderer, hit = view
     frame, shapes = hit.frame, renderer.shapes

@@ -20,6 +20,8 @@ MIXERS = [
     (2, (7, 5), 12, 48, 2, {"normalize": False, "num_iterations": 2}),
     (1, (3, 4), 35, 32, 1, {"residual": False, "num_iterations": 2}),
     (1, (8, 9), 20, 96, 3, {"num_iterations": 2}),
+    (2, (7, 5), 12, 32, 2, {"spatial_prior": True, "num_iterations": 2}),
+    pytest.param((2, (9, 14), 10, 48, 3, {"spatial_prior": True, "normalize": False, "residual": False}), marks=slow),
 ]
 HALF_MIXERS = [
     # as above; heads are processed together in synchronization
@@ -32,6 +34,8 @@ HALF_MIXERS = [
     pytest.param((1, (8, 9), 20, 96, 3, {"num_iterations": 2}), marks=slow),
     (1, (6, 9), 10, 64, 8, {"num_iterations": 1}),
     (1, (6, 9), 10, 192, 6, {"num_iterations": 2}),
+    (2, (7, 9), 10, 32, 2, {"spatial_prior": True, "num_iterations": 2}),
+    (1, (6, 9), 12, 48, 2, {"spatial_prior": True, "num_iterations": 2, "residual": False}),
 ]
 WITHOUT_EFFECT = "prototyping.query.bias"
 """Adding a constant to all logits does not change a softmax."""
@@ -50,6 +54,8 @@ def test_the_fused_mixer_equals_the_reference(case, mixer, numbers):
     def compute() -> list[Tensor]:
         output, prototypes = module(tokens, size)
         weighted = output.square().sum() + prototypes.centers.sin().sum()
+        if prototypes.positions is not None:
+            weighted = weighted + prototypes.positions.sin().sum()
         gradients = torch.autograd.grad(weighted, [tokens, *parameters.values()])
         outputs = (prototypes.assignment, prototypes.memberships, output, prototypes.centers)
         return [*(each.detach() for each in outputs), *gradients]
@@ -61,6 +67,7 @@ def test_the_fused_mixer_equals_the_reference(case, mixer, numbers):
     names = ("memberships", "output", "centers", "tokens", *parameters)
     errors = {name: numbers.error(*pair) for name, *pair in zip(names, actual[1:], expected[1:], strict=True)}
     errors.pop(WITHOUT_EFFECT)
+    errors.pop("prototyping.log_temperature", None)  # zero in both
     assert max(errors.values()) < 2e-4, errors
 
 
@@ -68,7 +75,8 @@ def gradients_of(
     module: Mixer, tokens: Tensor, outputs: Sequence[Tensor], d_outputs: Sequence[Tensor]
 ) -> dict[str, Tensor]:
     """Return the gradients of the tokens and parameters for gradients of the outputs."""
-    parameters = {name: each for name, each in module.named_parameters() if name != WITHOUT_EFFECT}
+    silent = (WITHOUT_EFFECT, "prototyping.log_temperature")
+    parameters = {name: each for name, each in module.named_parameters() if name not in silent}
     gradients = torch.autograd.grad(
         list(outputs),
         [tokens, *parameters.values()],
@@ -130,7 +138,8 @@ def weights(numbers):
         wide, double = 3 * channels, 2 * channels
         shapes = [(wide, channels), (wide,), (channels,) * 2, (channels,), (double, channels), (double,), (heads,)]
         drawn = [numbers.random(*each, seed=seed, dtype=torch.float32) for seed, each in enumerate([*shapes, (heads,)])]
-        return mixing.Weights(*(each / channels**0.5 for each in drawn))
+        log_width = numbers.random(1, seed=9, dtype=torch.float32)[0] / 4
+        return mixing.Weights(*(each / channels**0.5 for each in drawn), log_width, log_width - 2)
 
     return draw
 
@@ -139,15 +148,15 @@ def weights(numbers):
 def test_weights_of_a_mixer_may_be_transposed(channels, heads, dtype, weights, numbers):
     def compute(inputs: Sequence[Tensor]) -> list[Tensor]:
         leaves = [each.detach().requires_grad_() for each in inputs]
-        attended, centers, assignment, *_ = mixing.mix(*leaves, [5, 6], [2, 3], 2, True, True, dtype, True)
+        attended, centers, _, assignment, *_ = mixing.mix(*leaves, [5, 6], [2, 3], 2, True, True, dtype, True)
         gradient = numbers.output_gradients((attended, centers), 1.0)
         gradients = torch.autograd.grad((attended, centers), leaves, [gradient[0].to(dtype), gradient[1].float()])
         return [attended.detach(), centers.detach(), assignment, *gradients]
 
     tokens = numbers.random(1, 30, channels, seed=9, dtype=torch.float32)
     contiguous = weights(channels, heads)
-    transposed = [numbers.transposed(each) for each in contiguous]
-    assert not any(each.is_contiguous() for each in transposed)
+    transposed = [numbers.transposed(each) if each.dim() else each for each in contiguous]
+    assert not any(each.is_contiguous() for each in transposed if each.dim())
     for one, other in zip(compute([tokens, *transposed]), compute([tokens, *contiguous]), strict=True):
         assert numbers.error(one, other) < numbers.tolerance[dtype]  # libraries may sum in another order
 
@@ -157,7 +166,10 @@ def test_the_operators_pass_opcheck(numbers):
     shapes = [(96, 32), (96,), (32, 32), (32,), (64, 32), (64,), (2,), (2,)]
     inputs += [numbers.random(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
     rest = ([5, 6], [2, 3], 2, True, True, torch.float16, True)
-    torch.library.opcheck(mixing.mix, (*(each.requires_grad_() for each in inputs), *rest))
+    without_prior = (*(each.requires_grad_() for each in inputs), None, None, *rest)
+    torch.library.opcheck(mixing.mix, without_prior)
+    of_prior = (torch.tensor(each, device=inputs[0].device).requires_grad_() for each in (-0.3, -2.5))
+    torch.library.opcheck(mixing.mix, (*inputs, *of_prior, *rest))
     shapes = [(70, 32), (64, 32), (64,), (32, 64), (32,)]
     inputs = [numbers.random(*shape, seed=seed, dtype=torch.float32) for seed, shape in enumerate(shapes)]
     inputs[0] = inputs[0].half()

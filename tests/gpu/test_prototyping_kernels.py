@@ -52,6 +52,28 @@ def test_sums_and_gradients_equal_the_reference(shape, dtype, draw_inputs, sums_
     assert [each.dtype for each in actual] == [torch.float32, torch.float32, dtype, dtype, dtype]
 
 
+def test_sums_with_a_spatial_prior_and_gradients_equal_the_reference(shape, dtype, draw_inputs, numbers):
+    from protoformer.models.kernels import prototyping_kernels as kernels
+
+    inputs, (batch, _, count, _, pixels) = draw_inputs(*shape, dtype=dtype), shape
+    coefficients = numbers.random(batch, count, 3, seed=3, dtype=torch.float32)
+    positions = 3 * numbers.random(pixels, 2, seed=4, dtype=torch.float32)
+
+    def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return plain.spatial_sums(*tensors[:3], plain.Prior(tensors[3], positions.double()))
+
+    exact = numbers.gradients(compute, (*inputs, coefficients), size=1.0)
+    prior = plain.Prior(coefficients, positions)
+    outputs = kernels.spatial_sums(*inputs, prior)
+    d_outputs = (each.float() for each in numbers.output_gradients(outputs, 1.0))
+    actual = [*outputs, *kernels.spatial_sums_backward(*d_outputs, *inputs, prior)]
+    names = ("sums", "mass", "moments", "queries", "keys", "values", "coefficients")
+    errors = {name: numbers.error(*pair) for name, *pair in zip(names, actual, exact, strict=True)}
+    if count == 1:  # as above
+        errors = {name: each for name, each in errors.items() if name not in ("queries", "keys", "coefficients")}
+    assert max(errors.values()) < numbers.tolerance[dtype], errors
+
+
 @pytest.mark.parametrize("scale", [30.0, 1000.0])
 def test_large_logits_are_as_accurate_as_in_the_reference(dtype, scale, draw_inputs, sums_and_gradients, numbers):
     """Large logits amplify the rounding of the inputs of a softmax, so errors are compared with those of torch."""

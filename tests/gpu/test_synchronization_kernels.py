@@ -48,6 +48,20 @@ def test_synchronization_and_its_gradients_equal_the_reference(shape, dtype, dra
     assert max(errors.values()) < numbers.tolerance[dtype], errors
 
 
+def test_a_spatial_prior_is_added_to_the_cosine(shape, dtype, draw_inputs, numbers):
+    from protoformer.models.kernels import synchronization_kernels as kernels
+
+    features, centers, *rest = draw_inputs(*shape, dtype=dtype)
+    coefficients = 0.1 * numbers.random(shape[0], shape[2], 3, seed=7, dtype=torch.float32)
+    prior = plain.Prior(coefficients, 3 * numbers.random(shape[4], 2, seed=8, dtype=torch.float32))
+    _, assignment = kernels.synchronize(features, plain.directions(centers), *rest, prior)
+    exact = plain.Prior(*(each.double() for each in prior))
+    similarity = torch.nn.functional.normalize(features.double(), dim=-1) @ plain.directions(centers).double().mT
+    similarity += exact.logits().mT
+    margin = similarity.amax(dim=-1) - similarity.gather(2, assignment[..., None])[..., 0]
+    assert margin.max() < 1e-5  # the best, up to ties of rounding
+
+
 @pytest.mark.parametrize("length", [0.0, 3e-9])
 def test_vectors_of_almost_zero_length_have_the_gradient_of_the_reference(length, draw_inputs, numbers):
     from protoformer.models.kernels import synchronization_kernels as kernels

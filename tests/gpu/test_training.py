@@ -12,7 +12,15 @@ from protoformer.tasks import task_of
 from protoformer.training.checkpoint import load
 from protoformer.training.distributed import launch
 from protoformer.training.engine import WARM_UP, Engine, build_engine
-from protoformer.training.recipe import DataSection, ModelSection, OptimizerSection, Recipe, RunSection, ScheduleSection
+from protoformer.training.recipe import (
+    DataSection,
+    LossSection,
+    ModelSection,
+    OptimizerSection,
+    Recipe,
+    RunSection,
+    ScheduleSection,
+)
 from protoformer.training.schedule import StepTimer
 from protoformer.training.trainer import Trainer
 
@@ -23,6 +31,7 @@ RECIPE = Recipe(
     data=DataSection(batch_size=2, crop_size=(64, 64)),
     optimizer=OptimizerSection(lr=1e-3, eps=1e-5),
     schedule=ScheduleSection("constant", warm_up=4),
+    loss=LossSection(prototype_motion=0.3, prototype_plane=0.3, prototype_instances=0.1),
     run=RunSection(steps=12, log_every=4, validate_every=6, draw_every=0, validation_scenes=2),
 )
 STEPS = WARM_UP + 4
@@ -42,10 +51,11 @@ def batches(count: int, task: str = "flow") -> list[dict[str, Tensor]]:
         flow = (number + 1) * torch.randn(2, 2, 64, 64, generator=generator)
         if task == "flow":
             tensors = {"first": images[0], "second": images[1], "flow": flow}
-            tensors["hidden"] = torch.zeros(2, 1, 64, 64, dtype=torch.bool)
+            tensors["occlusion"] = torch.zeros(2, 1, 64, 64, dtype=torch.bool)
         else:
             tensors = {"image": images[0], "depth": 0.2 + flow[:, :1].abs(), "focal": torch.tensor([60.0, 90.0])}
             tensors["center"] = torch.tensor([[31.5, 31.5], [8.0 * number, 40.0]])
+        tensors["instances"] = torch.randint(-1, 3, (2, 1, 64, 64), generator=generator)
         tensors["valid"] = torch.rand(2, 1, 64, 64, generator=generator) < 0.7
         batches.append({name: tensor.cuda() for name, tensor in tensors.items()})
     return batches

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.geometry.resizing import convex_upsample
+from protoformer.geometry.warps import convex_upsample
 from protoformer.models.heads.update import kernel_upsample
 
 pytestmark = pytest.mark.usefixtures("requires_kernels")

@@ -41,8 +41,8 @@ def test_middlebury_marks_unknown_motion_which_is_painted_black(benchmarks: Path
     known = valid_flow(flow)
     assert 0.9 < known.mean() < 1
     assert np.abs(flow[known]).max() < 20
-    picture = flow_to_color(flow)
-    np.testing.assert_array_equal((picture == 0).all(axis=-1), ~known)
+    pixels = flow_to_color(flow)
+    np.testing.assert_array_equal((pixels == 0).all(axis=-1), ~known)
 
 
 def test_kitti_flow_is_sparse_and_plausible(benchmarks: Path) -> None:

@@ -171,7 +171,7 @@ IMAGES = [encode_png(samples(3, 4, 3, dtype=np.uint8)), encode_png(samples(3, 4,
 PPM = [b"P6\n3 2\n255\n" + samples(18, dtype=np.uint8).tobytes(), b"P6 3 2 65535\n" + samples(18).tobytes()]
 
 
-def pictures(kind: str, *options: dict[str, object]) -> list[bytes]:
+def images(kind: str, *options: dict[str, object]) -> list[bytes]:
     """Encode the same small picture once for every set of Pillow's options."""
     files = []
     for chosen in options:
@@ -186,9 +186,9 @@ def jpeg_frame(data: bytes) -> int:
     return max(data.find(b"\xff\xc0"), data.find(b"\xff\xc2")) + 5
 
 
-JPEG, GIF, BMP = pictures("JPEG", {}, {"progressive": True}), pictures("GIF", {}), pictures("BMP", {})
-TIFF = pictures("TIFF", *({"compression": kind} for kind in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")))
-LOSSY_WEBP, LOSSLESS_WEBP = pictures("WEBP", {}), pictures("WEBP", {"lossless": True})
+JPEG, GIF, BMP = images("JPEG", {}, {"progressive": True}), images("GIF", {}), images("BMP", {})
+TIFF = images("TIFF", *({"compression": kind} for kind in (None, "tiff_lzw", "tiff_adobe_deflate", "packbits")))
+LOSSY_WEBP, LOSSLESS_WEBP = images("WEBP", {}), images("WEBP", {"lossless": True})
 
 
 def resized_webp(data: bytes, rng: Rng) -> bytes:

@@ -422,7 +422,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path, name: str, pixels: np
 
 @pytest.mark.usefixtures("full_disk")
 @pytest.mark.parametrize("name", ["a.png", "a.jpg"])
-def test_a_full_disk_keeps_the_old_picture(tmp_path: Path, name: str) -> None:
+def test_a_full_disk_keeps_the_old_image(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"old")
     with pytest.raises(InputError, match="No space left"):
         write_image(tmp_path / name, RGB8)

@@ -153,7 +153,7 @@ def test_an_image_without_pixels_is_refused(empty: np.ndarray | torch.Tensor) ->
         as_image(empty)
 
 
-def test_a_picture_of_pillows_is_an_image() -> None:
+def test_a_pillow_image_is_accepted() -> None:
     pixels = np.array([[[255, 0, 0, 255], [255, 255, 255, 51]]], dtype=np.uint8)
     assert same(as_image(Image.fromarray(pixels[..., :3])), torch.tensor([[1.0, 1], [0, 1], [0, 1]]).view(1, 3, 1, 2))
     assert same(as_image(Image.fromarray(pixels)), torch.tensor([[1.0, 0.2], [0, 0.2], [0, 0.2]]).view(1, 3, 1, 2))

@@ -117,13 +117,13 @@ def test_a_size_that_the_data_cannot_hold_is_refused_before_it_is_allocated(
         read_kitti_depth(tmp_path / "a.png")
 
 
-def test_the_best_compressed_picture_is_not_taken_for_damaged(tmp_path: Path) -> None:
+def test_the_best_compressed_image_is_not_taken_for_damaged(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(encode_png(np.zeros((1000, 1000), dtype=np.uint16)))
     assert read_kitti_depth(tmp_path / "a.png").values.shape == (1000, 1000)
 
 
 @pytest.mark.parametrize("size", [(0, 2), (2, 0)])
-def test_a_picture_without_pixels_is_refused(
+def test_an_image_without_pixels_is_refused(
     tmp_path: Path, build_png: Callable[..., bytes], size: tuple[int, int]
 ) -> None:
     (tmp_path / "a.png").write_bytes(build_png(np.ones((2, 2), dtype=np.uint16), 0, size=size))

@@ -347,7 +347,7 @@ def test_memberships_are_those_of_the_last_expectation():
     tokens = torch.randn(3, 63, 32)
     prototypes = prototyping(tokens, (7, 9))
     keys, values = prototyping.keys_and_values(tokens)
-    before, _ = prototyping.step(prototyping.pool(tokens, (7, 9)), keys, values, (7, 9))
+    before, *_ = prototyping.step(prototyping.pool(tokens, (7, 9)), keys, values, (7, 9))
     expected = plain.competing(plain.similarities(plain.split_heads(prototyping.query(before), 2), keys))
     torch.testing.assert_close(prototypes.memberships, expected)
     torch.testing.assert_close(prototypes.first(2).cpu().memberships, expected[:2])

@@ -22,7 +22,7 @@ def lender() -> torch.nn.Module:
 def borrower(lender: torch.nn.Module) -> StabilizationPredictor:
     """A network for stabilization whose encoder is flow's."""
     torch.manual_seed(0)
-    network = build_network(preset("fast"), "stabilize")
+    network = build_network(preset("fast", encoder={"spatial_prior": False}), "stabilize")
     network.encoder.load_state_dict(lender.get_submodule("encoder").state_dict())
     return StabilizationPredictor(network, True, torch.device("cpu"))
 

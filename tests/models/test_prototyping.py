@@ -181,7 +181,7 @@ def cosine_by_hand(queries, keys):
 
 
 def k_means_by_hand(queries, keys):
-    nearest = [int(torch.stack([query @ key for query in queries]).argmax()) for key in keys]
+    nearest = [int(torch.stack([query @ key / query.norm() for query in queries]).argmax()) for key in keys]
     return torch.tensor([[float(owner == k) for owner in nearest] for k in range(len(queries))])
 
 

@@ -134,6 +134,22 @@ def test_without_synchronization_prototypes_come_back_by_their_memberships():
     assert torch.allclose(layer(features, prototypes)[0][0], by_hand, atol=1e-6)
 
 
-def test_all_four_variants_are_there():
-    assert list(SYNCHRONIZATIONS) == ["ls", "fc_similarity", "fc", "none"]
+def test_all_variants_are_there():
+    assert list(SYNCHRONIZATIONS) == ["ls", "ungated", "fc_similarity", "fc", "projection", "none"]
     assert SYNCHRONIZATIONS["ls"] is LatentSynchronization
+
+
+def test_without_the_gate_pixels_of_a_prototype_get_the_same_update():
+    features, prototypes = random_prototypes(pixels=15)
+    layer = built("ungated")
+    output, assignment = layer(features, prototypes)
+    values = layer.feed_forward(layer.value(prototypes.centers))
+    assert torch.equal(assignment, nearest_prototype(features, prototypes.centers))
+    assert torch.equal(output[0, 3], values[0, assignment[0, 3]])
+
+
+def test_a_projected_broadcast_is_the_broadcast_times_a_matrix():
+    features, prototypes = random_prototypes(pixels=15)
+    layer = built("projection")
+    spread, _ = built("none")(features, prototypes)
+    torch.testing.assert_close(layer(features, prototypes)[0], layer.layer(spread))

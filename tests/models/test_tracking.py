@@ -66,9 +66,10 @@ def test_gradients_reach_every_parameter(fields: dict[str, int]) -> None:
     total(network(*example(2))).backward()
     still = [name for name, parameter in network.named_parameters() if not (parameter.grad is not None)]
     assert still == []
-    # Zero where a bias adds the same to every key of a softmax, or to every cell of a heat map.
+    # Zero where a bias adds the same to every key of a softmax, or to every cell of a heat map, and for the temperature
+    # of a hard assignment.
     dead = [name for name, parameter in network.named_parameters() if not parameter.grad.abs().max() > 0]
-    assert all(name.endswith((".key.bias", "heatmap_proj.bias")) for name in dead)
+    assert all(name.endswith((".key.bias", "heatmap_proj.bias", ".log_temperature")) for name in dead)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 60, 64), (1, 3, 64, 60), (1, 1, 64, 64), (3, 64, 64)])

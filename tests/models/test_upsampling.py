@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from protoformer.geometry.resizing import convex_upsample
+from protoformer.geometry.warps import convex_upsample
 from protoformer.models.heads.update import product_upsample
 
 

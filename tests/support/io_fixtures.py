@@ -1,7 +1,11 @@
 import os
+import socket
 import struct
+import threading
+import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -54,3 +58,29 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
+
+
+@pytest.fixture
+def served() -> Callable[..., AbstractContextManager[str]]:
+    """Send bytes to the first who connects, in pieces with a pause after each, as a context manager: the address."""
+
+    @contextmanager
+    def send(data: bytes, pieces: int = 1, pause: float = 0.0, head: bytes = b"") -> Iterator[str]:
+        server = socket.create_server(("127.0.0.1", 0))
+
+        def serve() -> None:
+            with server, suppress(OSError):
+                connection, _ = server.accept()
+                with connection:
+                    connection.sendall(head)
+                    size = max(1, -(-len(data) // pieces))
+                    for start in range(0, len(data), size):
+                        connection.sendall(data[start : start + size])
+                        time.sleep(pause)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        thread.join(5)
+
+    return send

@@ -38,12 +38,12 @@ class PointSource:
     ranks: int
     poisoned: frozenset[int]
     broken: BrokenSamples = field(default_factory=BrokenSamples)
-    asked: list[int] = field(default_factory=list)
+    requested: list[int] = field(default_factory=list)
 
     def batches(self, start: int) -> Iterator[Points]:
         number = start
         while True:
-            self.asked.append(number)
+            self.requested.append(number)
             x = torch.randn(self.batch, 4, generator=torch.Generator().manual_seed(number))
             y = x @ torch.tensor([[1.0], [-2.0], [0.5], [3.0]])
             if number in self.poisoned:

@@ -29,7 +29,7 @@ def test_things_that_are_alike_differ_between_scenes_alone(bank: TextureBank) ->
         assert (getattr(other, name) != getattr(other, name)[:, :1]).any(), name
 
 
-def test_plain_things_are_as_many_as_asked_and_of_any_brightness(bank: TextureBank) -> None:
+def test_the_fraction_of_plain_primitives_is_the_given_one_with_any_brightness(bank: TextureBank) -> None:
     things = boxes(Material(contrast=(0.7, 1.1), plain=0.25), bank)
     plain = things.gain.amax(dim=-1) < 0.3
     assert 0.18 < plain.float().mean() < 0.32
@@ -59,7 +59,7 @@ def test_the_parts_of_a_thing_look_the_same_and_things_do_not(bank: TextureBank)
         assert (values != values[:, :, :1]).any(), name
 
 
-def test_bare_things_are_as_bright_as_asked(bank: TextureBank) -> None:
+def test_untextured_primitives_have_the_given_brightness(bank: TextureBank) -> None:
     things = boxes(Material(plain=1.0, bare=(0.6, 0.8), tint=0.0), bank)
     middle = things.bias + 0.5 * things.gain
     assert 0.6 <= middle.min() < 0.62 and 0.78 < middle.max() <= 0.8

@@ -47,7 +47,7 @@ def test_one_times_as_large_changes_nothing(bank: TextureBank, family: str) -> N
 
 
 @pytest.mark.parametrize(("x", "y"), [(0, 0), (32, 24), (7, 19)])
-def test_a_part_is_cut_from_the_larger_picture(compose: Compose, bank: TextureBank, x: int, y: int) -> None:
+def test_a_crop_equals_the_part_of_the_larger_image(compose: Compose, bank: TextureBank, x: int, y: int) -> None:
     usual = compose(*THINGS, size=(HEIGHT, WIDTH), focal=(20.0, 24.0))
     larger = compose(*THINGS, size=(2 * HEIGHT, 2 * WIDTH), focal=(40.0, 48.0))
     part = flow_sample(Renderer(crop_of_larger(usual, numbers(2.0), placed(x, y)), bank))
@@ -62,7 +62,7 @@ def test_a_part_is_cut_from_the_larger_picture(compose: Compose, bank: TextureBa
         torch.testing.assert_close(shown, there, rtol=0, atol=2e-4)
 
 
-def test_a_part_of_a_room_has_the_depth_and_the_camera_of_a_larger_picture_of_it(bank: TextureBank) -> None:
+def test_a_crop_of_a_room_has_the_depth_and_the_camera_of_the_larger_image(bank: TextureBank) -> None:
     usual, larger = (
         SyntheticScenes("room", 3, (times * HEIGHT, times * WIDTH), bank=bank).scenes([4, 5]) for times in (1, 2)
     )

@@ -19,9 +19,9 @@ PARTS = 8
 """Of a chair."""
 
 
-def flying_chairs(world: SyntheticScenes, time: float, rows: slice) -> Tensor:
+def flying_chairs(generator: SyntheticScenes, time: float, rows: slice) -> Tensor:
     """Rows of the table of the chairs' parts: F x SCENES x PARTS x CHAIRS, in the order in which these are numbered."""
-    scenes = world.scenes(range(SCENES))
+    scenes = generator.scenes(range(SCENES))
     instance = scenes.primitives.instance
     order = torch.where(instance > FLYING, instance, 0).sort(dim=1, stable=True).indices[:, -PARTS * CHAIRS :]
     table = scenes.frame(time).table[rows]
@@ -38,16 +38,16 @@ def test_nothing_lies_on_what_was_cleared_away(bank: TextureBank) -> None:
 
 
 def test_the_parts_of_a_flying_chair_stay_together_as_it_turns(bank: TextureBank) -> None:
-    world = SyntheticScenes("objects", 5, bank=bank)
+    generator = SyntheticScenes("objects", 5, bank=bank)
 
     def gaps(time: float) -> Tensor:
-        place = flying_chairs(world, time, CENTER).double()
+        place = flying_chairs(generator, time, CENTER).double()
         return (place[:, :, :, None] - place[:, :, None]).norm(dim=0)
 
     before, after = gaps(0.0), gaps(0.7)
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
     assert before.amax(dim=(1, 2)).min() > 0
-    first, second = (flying_chairs(world, time, FORWARD).double() for time in (0.0, 0.7))
+    first, second = (flying_chairs(generator, time, FORWARD).double() for time in (0.0, 0.7))
     assert ((first - second).norm(dim=0) > 0.05 * first.norm(dim=0)).float().mean() > 0.3  # many do turn
 
 
@@ -156,7 +156,7 @@ def test_walls_are_mostly_plain_and_light(bank: TextureBank) -> None:
 
 
 def test_every_kind_of_room_says_how_likely_each_piece_is() -> None:
-    for chances in KINDS.values():
-        assert len(chances) == len(PIECES) and all(0 <= chance <= 1 for chance in chances)
+    for probabilities in KINDS.values():
+        assert len(probabilities) == len(PIECES) and all(0 <= probability <= 1 for probability in probabilities)
     for likely in zip(*KINDS.values(), strict=True):
         assert max(likely) > 0.5

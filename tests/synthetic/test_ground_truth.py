@@ -44,7 +44,7 @@ def test_a_trail_is_where_the_motion_leads(renderer: Renderer, frames: list[Fram
     assert smooth.float().mean() > 0.5 and off[smooth].max() < 0.1
 
 
-def test_frames_are_taken_in_groups_that_nobody_sees(
+def test_grouping_frames_does_not_change_the_result(
     renderer: Renderer, frames: list[Frame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = true_trajectories(renderer, frames, 3)
@@ -82,6 +82,6 @@ def test_without_shake_there_is_no_warp(bank: TextureBank) -> None:
     assert true_warp(still, steady, shaky).flow.abs().max() < 1e-3
 
 
-def test_trust_is_lost_for_good_on_both_sides() -> None:
+def test_confidence_stays_zero_on_both_sides() -> None:
     seen = torch.tensor([[1.0, 0, 1, 0, 1, 1, 0.5, 1]])
     assert propagate_confidence(seen, 4).tolist() == [[0, 0, 0, 0, 1, 1, 0.5, 0.5]]

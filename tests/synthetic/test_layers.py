@@ -155,7 +155,7 @@ def test_an_ellipse_covers_its_area() -> None:
     assert float(covered.sum()) == pytest.approx(math.pi * 18 * 9, rel=0.02)
 
 
-def test_random_shapes_move_by_no_more_than_asked_either_way() -> None:
+def test_random_shapes_move_by_no_more_than_the_maximum() -> None:
     for seed in range(5):
         for layer in random_scene((64, 64), seed, shapes=4, motion=5.0).layers[1:]:
             center = torch.tensor([*layer.center, 1.0])

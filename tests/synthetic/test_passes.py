@@ -29,7 +29,7 @@ def colors(renderer: Renderer, time: float = 0.0, subframes: int = 1) -> Tensor:
     return GRAY * renderer.final(renderer.view(time), subframes)[0]
 
 
-def with_film(scenes: Scenes, **changes: Tensor | MotionPath) -> Scenes:
+def with_sensor(scenes: Scenes, **changes: Tensor | MotionPath) -> Scenes:
     return dataclasses.replace(scenes, sensor=dataclasses.replace(scenes.sensor, **changes))
 
 
@@ -76,9 +76,9 @@ def test_fog_takes_the_light_away_with_distance(compose: Compose, bank: TextureB
 def test_exposure_multiplies_and_noise_differs_from_frame_to_frame(compose: Compose, bank: TextureBank) -> None:
     scenes = compose({**WALL, "material": EVEN})
     brighter = MotionPath.of(torch.full((1, 3), math.log(1.5), dtype=torch.float64))
-    image = colors(Renderer(with_film(scenes, exposure=brighter), bank))
+    image = colors(Renderer(with_sensor(scenes, exposure=brighter), bank))
     assert (image - GRAY * 0.75).abs().max() < 2
-    noisy = Renderer(with_film(scenes, read=torch.tensor([0.05], dtype=torch.float64)), bank)
+    noisy = Renderer(with_sensor(scenes, read=torch.tensor([0.05], dtype=torch.float64)), bank)
     first, again, second = colors(noisy), colors(noisy), colors(noisy, 1.0)
     assert torch.equal(first, again)
     assert not torch.equal(first, second)
@@ -94,7 +94,7 @@ def test_motion_blur_is_as_long_as_the_motion_while_the_shutter_is_open(compose:
     for way in (-1.0, 1.0):  # 12 pixels a frame, and open for half of it
         patch = {"kind": "rectangle", "position": [(0, 0, 5.0), (way, 0, 0)], "material": white}
         scenes = compose(patch, {**WALL, "material": black})
-        open_half = with_film(scenes, shutter=torch.tensor([0.5], dtype=torch.float64))
+        open_half = with_sensor(scenes, shutter=torch.tensor([0.5], dtype=torch.float64))
         sharp = colors(Renderer(scenes, bank), subframes=24).mean(dim=0)
         blurred = colors(Renderer(open_half, bank), subframes=24).mean(dim=0)
 

@@ -17,7 +17,7 @@ HEIGHT, WIDTH = 45, 61
 WIDEST = math.sqrt(168)  # pixels
 
 
-def picture(seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+def random_image(seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
     return noise(height, width, torch.Generator().manual_seed(seed), falloff=0.5)[None]
 
 
@@ -29,12 +29,12 @@ def plane(meters: float, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
     return torch.full((1, 1, height, width), meters)
 
 
-def pictures() -> Tensor:
-    return torch.cat([picture(seed) for seed in range(3)])
+def random_images() -> Tensor:
+    return torch.cat([random_image(seed) for seed in range(3)])
 
 
 def depths() -> Tensor:
-    return 0.5 + 8 * torch.cat([picture(seed)[:, :1] for seed in (5, 6, 7)])
+    return 0.5 + 8 * torch.cat([random_image(seed)[:, :1] for seed in (5, 6, 7)])
 
 
 EFFECTS: dict[str, Callable[..., Tensor]] = {
@@ -50,7 +50,7 @@ NUMBERS = (each(0.2, 0.5, 0.9), each(0.9, 0.1, 0.6), each(0.3, 0.7, 0.5))
 
 @effects
 def test_an_image_comes_out_the_same_in_any_batch(effect: Callable[..., Tensor]) -> None:
-    arguments = (torch.tensor([4, -5, 6]), pictures(), depths(), *NUMBERS)
+    arguments = (torch.tensor([4, -5, 6]), random_images(), depths(), *NUMBERS)
     batch = effect(*arguments)
     assert batch.shape == (3, 3, HEIGHT, WIDTH) and batch.dtype == torch.float32
     assert batch.min() >= 0 and batch.max() <= 1
@@ -65,7 +65,7 @@ def test_an_image_comes_out_the_same_in_any_batch(effect: Callable[..., Tensor])
 @effects
 def test_no_value_decides_what_is_computed(effect: Callable[..., Tensor]) -> None:
     # Tensors that have a shape and no values: to look at one raises.
-    arguments = (torch.tensor([4, -5, 6]), pictures(), depths(), *NUMBERS)
+    arguments = (torch.tensor([4, -5, 6]), random_images(), depths(), *NUMBERS)
     shaped = effect(*(argument.to("meta") for argument in arguments))
     assert shaped.shape == (3, 3, HEIGHT, WIDTH)
 
@@ -73,7 +73,7 @@ def test_no_value_decides_what_is_computed(effect: Callable[..., Tensor]) -> Non
 @pytest.mark.parametrize("size", [(1, 1), (1, 20), (17, 3), (16, 32)])
 @effects
 def test_images_come_in_any_size(effect: Callable[..., Tensor], size: tuple[int, int]) -> None:
-    images, depth = (values[..., : size[0], : size[1]].contiguous() for values in (pictures(), depths()))
+    images, depth = (values[..., : size[0], : size[1]].contiguous() for values in (random_images(), depths()))
     out = effect(torch.tensor([4, -5, 6]), images, depth, *NUMBERS)
     assert out.shape == (3, 3, *size)
     assert out.min() >= 0 and out.max() <= 1
@@ -82,12 +82,12 @@ def test_images_come_in_any_size(effect: Callable[..., Tensor], size: tuple[int,
 def test_a_pinhole_leaves_the_image_as_it_is() -> None:
     for depth in (depths()[:1], plane(0.0), plane(math.inf)):
         for focus in (2.0, math.inf):
-            assert torch.equal(defocus(picture(), depth, each(focus), each(0.0)), picture())
+            assert torch.equal(defocus(random_image(), depth, each(focus), each(0.0)), random_image())
 
 
 def test_what_is_in_focus_stays_as_it_is() -> None:
-    assert torch.equal(defocus(picture(), plane(2.0), each(2.0), each(50.0)), picture())
-    assert torch.equal(defocus(picture(), plane(math.inf), each(math.inf), each(50.0)), picture())
+    assert torch.equal(defocus(random_image(), plane(2.0), each(2.0), each(50.0)), random_image())
+    assert torch.equal(defocus(random_image(), plane(math.inf), each(math.inf), each(50.0)), random_image())
 
 
 @pytest.mark.parametrize("focus", [1.0, math.inf], ids=["behind the focus", "before the focus"])
@@ -106,9 +106,9 @@ def test_a_point_spreads_as_its_circle_of_confusion_does(diameter: float, focus:
 
 
 def test_the_blur_has_a_largest_diameter() -> None:
-    widest = defocus(picture(), plane(math.inf), each(1.0), each(WIDEST))
-    torch.testing.assert_close(defocus(picture(), plane(math.inf), each(1.0), each(1e6)), widest)
-    assert (defocus(picture(), plane(math.inf), each(1.0), each(11.0)) - widest).abs().max() > 0.01
+    widest = defocus(random_image(), plane(math.inf), each(1.0), each(WIDEST))
+    torch.testing.assert_close(defocus(random_image(), plane(math.inf), each(1.0), each(1e6)), widest)
+    assert (defocus(random_image(), plane(math.inf), each(1.0), each(11.0)) - widest).abs().max() > 0.01
 
 
 def test_one_color_stays_one_color() -> None:
@@ -117,7 +117,7 @@ def test_one_color_stays_one_color() -> None:
 
 
 def test_the_border_does_not_change_the_blur_along_it() -> None:
-    stripes = picture()[..., :1, :].expand(-1, -1, HEIGHT, -1)
+    stripes = random_image()[..., :1, :].expand(-1, -1, HEIGHT, -1)
     out = defocus(stripes, plane(math.inf), each(1.0), each(9.0))
     torch.testing.assert_close(out, out[..., HEIGHT // 2, None, :].expand_as(out))
     turned = defocus(stripes.transpose(2, 3), plane(math.inf, WIDTH, HEIGHT), each(1.0), each(9.0))
@@ -127,7 +127,7 @@ def test_the_border_does_not_change_the_blur_along_it() -> None:
 def test_blur_grows_without_a_jump() -> None:
     apertures = torch.arange(0, 30, 0.1)
     count = len(apertures)
-    images = (pictures()[:1, :, :12, :12] > 0.4).float().expand(count, -1, -1, -1)
+    images = (random_images()[:1, :, :12, :12] > 0.4).float().expand(count, -1, -1, -1)
     depth = depths()[:1, :, :12, :12].expand(count, -1, -1, -1)
     out = defocus(images, depth, torch.full((count,), 2.0), apertures)
     assert out.diff(dim=0).abs().max() < 0.05
@@ -149,7 +149,7 @@ def halves() -> Tensor:
 
 
 def test_a_sharp_thing_in_front_neither_bleeds_nor_fades() -> None:
-    image = picture()
+    image = random_image()
     image[..., 30:] = 0
     out = defocus(image, edge(1.0, math.inf), each(1.0), each(12.0))
     assert torch.equal(out, image)
@@ -176,7 +176,7 @@ def test_a_vignette_takes_its_share_of_light_in_the_corners() -> None:
         for x in (0, 8):
             assert out[0, 0, y, x] == pytest.approx(0.3)
     assert out[0, 0, 2, 8] == pytest.approx(0.5 * (1 - 0.4 * 16 / 20))
-    assert torch.equal(vignette(picture(), each(0.0)), picture())
+    assert torch.equal(vignette(random_image(), each(0.0)), random_image())
 
 
 def test_exposure_is_gain_then_gamma_then_offset() -> None:
@@ -195,7 +195,7 @@ def test_exposure_saturates_as_a_sensor_does() -> None:
 
 def test_neutral_exposure_leaves_the_image_as_it_is() -> None:
     for gain in (torch.ones(1), torch.ones(1, 3)):
-        assert torch.equal(expose(picture(), gain, each(1.0), each(0.0)), picture())
+        assert torch.equal(expose(random_image(), gain, each(1.0), each(0.0)), random_image())
 
 
 @pytest.mark.parametrize(
@@ -210,14 +210,14 @@ def test_noise_grows_with_the_root_of_the_signal(level: float, deviation: float)
 
 
 def test_the_key_decides_the_noise() -> None:
-    images, read, shot = picture().expand(3, -1, -1, -1), each(0.1, 0.1, 0.1), each(0.0, 0.0, 0.0)
+    images, read, shot = random_image().expand(3, -1, -1, -1), each(0.1, 0.1, 0.1), each(0.0, 0.0, 0.0)
     noisy = sensor_noise(images, torch.tensor([3, 3, 4]), read, shot)
     torch.testing.assert_close(noisy[0], noisy[1], rtol=0, atol=1e-6)
     assert (noisy[0] - noisy[2]).abs().mean() > 0.05
 
 
 def test_a_perfect_sensor_leaves_the_image_as_it_is() -> None:
-    assert torch.equal(sensor_noise(picture(), torch.tensor([3]), each(0.0), each(0.0)), picture())
+    assert torch.equal(sensor_noise(random_image(), torch.tensor([3]), each(0.0), each(0.0)), random_image())
 
 
 def jpeg(image: Tensor, quality: int) -> Tensor:
@@ -230,7 +230,7 @@ def jpeg(image: Tensor, quality: int) -> Tensor:
 
 @pytest.mark.parametrize("quality", [1, 10, 30, 49, 50, 60, 75, 90, 100])
 def test_compression_looks_as_that_of_a_real_codec(quality: int) -> None:
-    image = picture(height=173, width=245)
+    image = random_image(height=173, width=245)
     compressed, real = compress(image, each(quality)), jpeg(image, quality)
     assert (compressed - real).abs().mean() * 255 < 0.6
     loss, real_loss = (10 * float(((out - image) ** 2).mean().log10()) for out in (compressed, real))
@@ -259,5 +259,5 @@ def test_compression_keeps_flat_gray_where_the_step_allows(level: int) -> None:
 
 
 def test_compression_gives_whole_levels() -> None:
-    levels = compress(picture(), each(40)) * 255
+    levels = compress(random_image(), each(40)) * 255
     torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-4)

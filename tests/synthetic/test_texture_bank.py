@@ -310,18 +310,18 @@ def test_a_square_from_the_middle_is_taken(folder) -> None:
 
 
 @pytest.mark.parametrize("upright", [False, True])
-def test_a_long_picture_gives_the_squares_at_its_ends(folder, upright: bool) -> None:
+def test_a_long_image_gives_the_squares_at_its_ends(folder, upright: bool) -> None:
     pixels = np.concatenate((plain(10, 10, 10), plain(20, 10, 10)), axis=1)
     bank = folder(a=pixels.swapaxes(0, 1) if upright else pixels)
     assert [bank.level(texture, 0)[0].unique().tolist() for texture in range(bank.count)] == [[10], [20]]
 
 
 @pytest.mark.parametrize(("width", "count"), [(15, 1), (16, 2)])
-def test_a_picture_is_long_from_8_to_5(folder, width: int, count: int) -> None:
+def test_an_image_is_long_from_8_to_5(folder, width: int, count: int) -> None:
     assert folder(a=plain(1, 10, width)).surfaces == count
 
 
-def test_a_larger_picture_is_averaged(folder) -> None:
+def test_a_larger_image_is_averaged(folder) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     expected = pixels.reshape(16, 2, 16, 2, 3).mean(axis=(1, 3)).transpose(2, 0, 1)
     assert np.abs(folder(a=pixels).level(0, 0)[:3].numpy() - expected).max() <= 0.5001

@@ -56,7 +56,7 @@ def test_ranks_together_make_what_one_process_does(rendered: list[TrackPairs]) -
     assert close(join(parts), rendered[0])
 
 
-def test_most_targets_of_a_world_can_be_judged(rendered: list[TrackPairs]) -> None:
+def test_most_targets_of_synthetic_scenes_can_be_judged(rendered: list[TrackPairs]) -> None:
     judged = torch.cat([pairs.judged for pairs in rendered])
     located = torch.cat([pairs.located for pairs in rendered])
     assert judged.float().mean() > 0.4 and located.any()
@@ -82,9 +82,9 @@ def write_clip(folder: Path, frames: int, seed: int, gone: tuple[int, ...] = ())
     (folder / "img").mkdir(parents=True)
     generator, lines = np.random.default_rng(seed), []
     for number in range(frames):
-        picture = generator.integers(0, 80, (60, 90, 3), dtype=np.uint8)
-        picture[20:40, 10 + 2 * number : 30 + 2 * number] = 255
-        Image.fromarray(picture).save(folder / "img" / f"{number + 1:04d}.png")
+        image = generator.integers(0, 80, (60, 90, 3), dtype=np.uint8)
+        image[20:40, 10 + 2 * number : 30 + 2 * number] = 255
+        Image.fromarray(image).save(folder / "img" / f"{number + 1:04d}.png")
         lines.append("NaN,NaN,NaN,NaN" if number in gone else f"{11 + 2 * number},21,20,20")
     (folder / "groundtruth_rect.txt").write_text("\n".join(lines) + "\n")
 

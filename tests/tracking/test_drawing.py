@@ -29,7 +29,7 @@ def test_a_box_goes_through_its_corner_pixels() -> None:
     assert (frame[130:, :] == 128).all()
 
 
-def test_a_target_has_one_color_whoever_else_is_there() -> None:
+def test_the_color_of_a_target_does_not_depend_on_the_others() -> None:
     colors = [target_color(index) for index in range(8)]
     assert len(set(colors)) == 8
     alone, together = (

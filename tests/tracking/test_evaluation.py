@@ -120,7 +120,7 @@ def test_a_real_tracker_follows_real_pixels(otb: Path) -> None:
     assert output.methods["filter"].scores.success > 0.8
 
 
-def test_peers_stand_beside_with_ours_over_what_they_know(otb: Path) -> None:
+def test_published_rows_are_compared_on_their_own_sequences(otb: Path) -> None:
     (otb.parent / "peers.json").write_text(
         json.dumps({"tracking": {"Peer": {"Moving": {"success": 0.5, "precision": 0.75}, "Other": {}}}})
     )

@@ -59,7 +59,7 @@ def test_a_target_that_is_not_located_has_no_box_to_learn_and_still_a_score() ->
     assert (prediction.score_logits.grad[0] < 0, prediction.score_logits.grad[1] > 0) == (True, True)
 
 
-def test_what_nobody_can_judge_counts_for_nothing() -> None:
+def test_targets_that_are_not_judged_do_not_count() -> None:
     prediction = predicted([[5.0, 5, 9, 9]], logits=[2.0])
     loss = track_loss(prediction, pairs([[5.0, 5, 90, 9]], [False], [False]))
     loss.total.backward()

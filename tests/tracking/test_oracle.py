@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protoformer.geometry.boxes import box_iou, enlarge_boxes, roi_align
+from protoformer.geometry.regions import box_iou, enlarge_boxes, roi_align
 from protoformer.models.config import preset
 from protoformer.models.heads.tracking import Template, TrackingPrediction
 from protoformer.tracking.predictor import TrackingPredictor
@@ -48,7 +48,7 @@ def model() -> TrackingPredictor:
     return TrackingPredictor(Oracle(), trained=True, device=torch.device("cpu"))
 
 
-def picture(*things: tuple[tuple[float, ...], Box]) -> Tensor:
+def draw_frame(*things: tuple[tuple[float, ...], Box]) -> Tensor:
     image = torch.full((3, HEIGHT, WIDTH), 0.5)
     for color, (x, y, width, height) in things:
         image[:, max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)] = torch.tensor(color)[:, None, None]
@@ -57,7 +57,7 @@ def picture(*things: tuple[tuple[float, ...], Box]) -> Tensor:
 
 def test_two_targets_are_followed_to_the_pixel(model: TrackingPredictor) -> None:
     truth = [((20 + 4 * n, 30 + 2 * n, 32, 32), (180 - 3 * n, 90 - n, 24, 40)) for n in range(16)]
-    clip = [picture((RED, first), (GREEN, second)) for first, second in truth]
+    clip = [draw_frame((RED, first), (GREEN, second)) for first, second in truth]
     output = model.track(clip, truth[0], precision="full")
     for place, result in enumerate(output):
         expected = torch.tensor([boxes[place] for boxes in truth]).float()
@@ -67,7 +67,7 @@ def test_two_targets_are_followed_to_the_pixel(model: TrackingPredictor) -> None
 
 def test_a_target_that_leaves_is_followed_to_the_border_and_taken_up_when_it_returns(model: TrackingPredictor) -> None:
     places = [*range(170, 242, 4), *range(242, 168, -4)]
-    clip = [picture((RED, (x, 60, 32, 32))) for x in places]
+    clip = [draw_frame((RED, (x, 60, 32, 32))) for x in places]
     (output,) = model.track(clip, (170, 60, 32, 32), precision="full")
     shown = torch.tensor([(x, 60, min(32, WIDTH - x), 32) for x in places]).float()
     for place, x in enumerate(places):
@@ -80,18 +80,18 @@ def test_a_target_that_leaves_is_followed_to_the_border_and_taken_up_when_it_ret
 
 
 def test_an_occluded_target_keeps_its_box_and_is_detected_again_near_and_far(model: TrackingPredictor) -> None:
-    tracker = model.tracker(picture((RED, (40, 40, 32, 32))), (40, 40, 32, 32), precision="full")
+    tracker = model.tracker(draw_frame((RED, (40, 40, 32, 32))), (40, 40, 32, 32), precision="full")
     for number in range(1, 6):
-        (target,) = tracker.update(picture())
+        (target,) = tracker.update(draw_frame())
         assert target.lost and target.box == (40, 40, 32, 32) and target.score < 0.01, number
-    (target,) = tracker.update(picture((RED, (66, 50, 32, 32))))
+    (target,) = tracker.update(draw_frame((RED, (66, 50, 32, 32))))
     assert not target.lost and target.box == pytest.approx((66, 50, 32, 32), abs=1)
     for _ in range(PATIENCE):
-        tracker.update(picture())
+        tracker.update(draw_frame())
     for _ in range(2 * 12):  # all of the frame is looked at, window by window
-        (target,) = tracker.update(picture((RED, (200, 120, 32, 32))))
+        (target,) = tracker.update(draw_frame((RED, (200, 120, 32, 32))))
         if not target.lost:
             break
     for _ in range(8):  # what was found first may have been a part
-        (target,) = tracker.update(picture((RED, (200, 120, 32, 32))))
+        (target,) = tracker.update(draw_frame((RED, (200, 120, 32, 32))))
     assert not target.lost and target.box == pytest.approx((200, 120, 32, 32), abs=0.5)

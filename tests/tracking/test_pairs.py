@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from protoformer.geometry.boxes import box_centers
+from protoformer.geometry.regions import box_centers
 from protoformer.models.config import preset
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.samples import TrackPairs

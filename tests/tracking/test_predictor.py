@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import protoformer as pf
-from protoformer.geometry.boxes import Crops, box_iou
+from protoformer.geometry.regions import Crops, box_iou
 from protoformer.synthetic.textures import noise
 from protoformer.tracking.baselines import BaselineTracker
 from protoformer.tracking.engine import _cut_patch
@@ -94,7 +94,7 @@ def test_a_reset_forgets_what_was_followed(model: pf.TrackingPredictor, frames: 
     assert tracker.update(frames[3]) == again.update(frames[3])
 
 
-def test_bytes_and_floats_and_pictures_are_one_frame(model: pf.TrackingPredictor, frames: list[np.ndarray]) -> None:
+def test_bytes_floats_and_pillow_images_are_one_frame(model: pf.TrackingPredictor, frames: list[np.ndarray]) -> None:
     kinds = (
         np.asarray,
         Image.fromarray,

@@ -58,7 +58,7 @@ def test_a_resumed_run_repeats_no_batch(lines, tmp_path: Path) -> None:
     lines.trainer(tmp_path, lines.recipe(steps=12)).run()
     further = lines.trainer(tmp_path, lines.recipe(steps=15))
     further.run()
-    assert further.task.opened.asked == [12, 13, 14]
+    assert further.task.opened.requested == [12, 13, 14]
 
 
 def test_the_random_state_is_that_of_the_checkpoint(lines, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_finished_run_is_finished_again_without_a_step(lines, tmp_path: Path) 
     before = lines.last(tmp_path)
     again = lines.trainer(tmp_path)
     ended = again.run()
-    assert (ended.step, ended.stop_reason, again.task.opened.asked) == (40, "steps", [])
+    assert (ended.step, ended.stop_reason, again.task.opened.requested) == (40, "steps", [])
     assert same(before, lines.last(tmp_path))
 
 

@@ -19,7 +19,7 @@ UNTAUGHT = r"^no step changed the weights, so none were written: of 3 steps, {} 
 MASKS = ("valid", "located", "judged")
 
 
-def world_trainer(task: str, folder: Path, **options: Any) -> Trainer[Any]:
+def synthetic_trainer(task: str, folder: Path, **options: Any) -> Trainer[Any]:
     """Three steps on small scenes."""
     small = {
         "tracking": {"search_size": 64, "template_size": 48},
@@ -68,7 +68,7 @@ def test_a_run_without_a_valid_target_ends_with_an_error(name: str, tmp_path: Pa
         runs = noises if name == "flow" else depths
         trainer = runs.trainer(tmp_path, runs.recipe(steps=3, log_every=2), **options)
     else:
-        trainer = world_trainer(name, tmp_path, **options)
+        trainer = synthetic_trainer(name, tmp_path, **options)
     blind(trainer.task)
     with pytest.raises(InputError, match=UNTAUGHT.format(3)):
         trainer.run()

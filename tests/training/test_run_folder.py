@@ -159,7 +159,7 @@ def test_there_is_no_log_where_there_was_no_run(tmp_path: Path) -> None:
     assert read_log(tmp_path / "log.jsonl") == []
 
 
-def test_a_board_has_curves_and_pictures(tmp_path: Path) -> None:
+def test_tensorboard_has_curves_and_images(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board = TensorBoardLogger(tmp_path, pytest.fail)
     board.on_start(0, 20)

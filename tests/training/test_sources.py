@@ -170,11 +170,11 @@ def test_on_a_cpu_nothing_is_made_ahead() -> None:
 
 def chairs(root: Path, count: int) -> Path:
     """A tree of so many pairs, 32 x 40, whose colors and motion say which they are."""
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     (root / "data").mkdir(parents=True)
     for number in range(1, count + 1):
         for end in ("img1.ppm", "img2.ppm"):
-            pixels = chance.integers(0, 256, (32, 40, 3), dtype=np.uint8)
+            pixels = rng.integers(0, 256, (32, 40, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(root / "data" / f"{number:05d}_{end}")
         write_flo(root / "data" / f"{number:05d}_flow.flo", np.full((32, 40, 2), number / 8, dtype=np.float32))
     return root

@@ -106,5 +106,5 @@ def test_a_frame_may_be_written_over_once_it_was_handed_in() -> None:
 
 
 def test_what_is_no_clip_is_refused() -> None:
-    with pytest.raises(InputError, match="5 is not a clip; give a path, an open video, or frames"):
-        ClipFrames(5, Span())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"5\.5 is not a clip; give a path, an open video, or frames"):
+        ClipFrames(5.5, Span())  # type: ignore[arg-type]

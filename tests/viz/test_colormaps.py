@@ -20,6 +20,7 @@ from protoformer.viz.colormaps import (
     UNKNOWN,
     color_map,
     color_wheel_legend,
+    default_max_motion,
     depth_legend,
     depth_to_color,
     distinct_colors,
@@ -37,20 +38,20 @@ def color(u: float, v: float, max_motion: float = 1.0) -> list[int]:
 
 
 def published_color(u: float, v: float) -> list[float]:
-    """The published program, a pixel at a time: the color (0 .. 255) of motion relative to the maximum."""
+    """The published program, a pixel at a time: the color (0 .. 255) of motion relative to the maximum, up to it."""
     wheel = [(255, 255 * i // 15, 0) for i in range(15)]
     wheel += [(255 - 255 * i // 6, 255, 0) for i in range(6)]
     wheel += [(0, 255, 255 * i // 4) for i in range(4)]
     wheel += [(0, 255 - 255 * i // 11, 255) for i in range(11)]
     wheel += [(255 * i // 13, 0, 255) for i in range(13)]
     wheel += [(255, 0, 255 - 255 * i // 6) for i in range(6)]
-    speed = math.hypot(u, v)
+    speed = min(1.0, math.hypot(u, v))
     place = (math.atan2(-v, -u) / math.pi + 1) / 2 * 54
     first = int(place)
     result = []
     for a, b in zip(wheel[first], wheel[(first + 1) % 55], strict=True):
         pure = ((1 - (place - first)) * a + (place - first) * b) / 255
-        result.append(255 * (1 - speed * (1 - pure) if speed <= 1 else 0.75 * pure))
+        result.append(255 * (1 - speed * (1 - pure)))
     return result
 
 
@@ -77,9 +78,9 @@ def test_every_vector_has_the_published_color_to_the_nearest_level() -> None:
     rng = np.random.default_rng(3)
     flow = rng.uniform(-1.5, 1.5, (20, 25, 2)).astype(np.float32)
     expected = np.array([[published_color(float(u), float(v)) for u, v in row] for row in flow])
-    picture = flow_to_color(flow, max_motion=1.0)
-    assert (picture.dtype, picture.shape) == (np.uint8, (20, 25, 3))
-    assert np.abs(picture - expected).max() <= 0.5 + 1e-3
+    drawn = flow_to_color(flow, max_motion=1.0)
+    assert (drawn.dtype, drawn.shape) == (np.uint8, (20, 25, 3))
+    assert np.abs(drawn - expected).max() <= 0.5 + 1e-3
 
 
 def test_opposite_directions_have_opposite_hues() -> None:
@@ -100,8 +101,18 @@ def test_slower_motion_is_whiter_and_keeps_its_hue() -> None:
     assert [color(speed, 0) for speed in (0.2, 0.6, 1.0)] == [[255, 204, 204], [255, 102, 102], [255, 0, 0]]
 
 
-def test_motion_beyond_the_maximum_is_darkened() -> None:
-    assert color(1.001, 0) == color(50, 0) == [191, 0, 0]
+def test_motion_beyond_the_maximum_keeps_its_hue_at_full_saturation() -> None:
+    assert color(1, 0) == color(1.001, 0) == color(50, 0) == [255, 0, 0]
+    for angle in np.linspace(0, 2 * np.pi, 25):
+        u, v = float(np.cos(angle)), float(np.sin(angle))
+        assert color(u, v) == color(7 * u, 7 * v) and min(color(u, v)) == 0
+
+
+@pytest.mark.parametrize("count", [999, 1000, 1001, 2500])
+def test_at_most_one_pixel_in_a_thousand_lies_beyond_the_default_maximum(count: int) -> None:
+    lengths = np.random.default_rng(count).pareto(1.0, count).astype(np.float32)
+    beyond = int((lengths > default_max_motion(lengths)).sum())
+    assert count / 1000 - 2 < beyond <= count / 1000
 
 
 def test_only_motion_relative_to_the_maximum_counts() -> None:
@@ -121,21 +132,20 @@ def test_a_flow_that_is_unknown_everywhere_is_black() -> None:
     assert not flow_to_color(np.full((3, 4, 2), np.nan)).any()
 
 
-def test_one_outlier_does_not_wash_out_the_picture() -> None:
-    flow = np.zeros((20, 20, 2))
+def test_one_outlier_does_not_wash_out_the_colors() -> None:
+    flow = np.zeros((40, 40, 2))
     flow[..., 0] = 2
-    flow[0, 0] = 1e6
+    flow[0, 0, 0] = 1e6
     picture = flow_to_color(flow)
-    assert picture[10, 10].tolist() == [255, 0, 0]
-    assert picture[0, 0].max() == 191
+    assert picture[10, 10].tolist() == picture[0, 0].tolist() == [255, 0, 0]
 
 
 def test_the_rounding_noise_of_a_still_scene_stays_white() -> None:
     assert flow_to_color(np.full((5, 5, 2), 1e-7)).min() == 255
 
 
-def test_a_tiny_maximum_darkens_without_a_warning() -> None:
-    assert color(1e9, 0, 5e-324) == [191, 0, 0]
+def test_a_tiny_maximum_saturates_without_a_warning() -> None:
+    assert color(1e9, 0, 5e-324) == [255, 0, 0]
 
 
 @pytest.mark.parametrize("max_motion", [0, -1, np.nan, np.inf])

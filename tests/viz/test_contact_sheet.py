@@ -40,7 +40,7 @@ def paper(part: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("family", "layout", "lines"), [("objects", "sintel", 1), ("handheld", "deepstab", 2)])
-def test_every_clip_has_its_pictures_on_it(tmp_path: Path, family: str, layout: str, lines: int) -> None:
+def test_every_clip_is_on_the_sheet(tmp_path: Path, family: str, layout: str, lines: int) -> None:
     sheet = contact_sheet(tmp_path, layout, written(tmp_path, family, layout), "some scenes")
     assert sheet.dtype == np.uint8 and sheet.shape[1:] == (module.WIDTH, 3)
     for line in range(2 * lines):

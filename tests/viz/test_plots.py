@@ -148,7 +148,7 @@ def test_shares_stand_between_nothing_and_all() -> None:
 
 
 @pytest.mark.parametrize(("name", "rows"), [("one", 1), ("a name that fills more than half of the width", 3)])
-def test_names_stand_above_the_curves_and_within_the_picture(name: str, rows: int) -> None:
+def test_names_are_above_the_curves_and_within_the_image(name: str, rows: int) -> None:
     plot = draw(*(Curve(name, ((0.0, 0.0), (1.0, 1.0))) for _ in range(3)))
     _, _, width, _ = map(float, plot.attrib["viewBox"].split())
     _, _, top, _ = area(plot)

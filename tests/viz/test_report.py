@@ -163,14 +163,14 @@ def test_a_page_refers_to_nothing_outside_itself(page: Page) -> None:
     assert all(source.startswith("data:image/png;base64,") for source in sources)
 
 
-def test_pictures_inside_are_the_pictures_given(page: Page) -> None:
+def test_embedded_images_are_the_given_ones(page: Page) -> None:
     sources = [value for _, name, value in Outline(page.html()).attributes if name == "src"]
     shown = [np.asarray(Image.open(BytesIO(base64.b64decode(source.split(",")[1])))) for source in sources]
     assert np.array_equal(shown[0], PIXELS)
     assert np.array_equal(shown[1], PIXELS[..., 0])
 
 
-def test_pictures_have_their_size_and_a_description(page: Page) -> None:
+def test_images_have_their_size_and_a_description(page: Page) -> None:
     images = {(name, value) for tag, name, value in Outline(page.html()).attributes if tag == "img" and name != "src"}
     assert images == {("width", "8"), ("height", "5"), ("alt", "color"), ("alt", "gray")}
 

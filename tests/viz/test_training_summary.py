@@ -21,21 +21,21 @@ RECORDS = [
 ]
 
 
-def has(picture: np.ndarray, color: tuple[int, int, int]) -> bool:
-    return bool((picture == np.array(color)).all(axis=-1).any())
+def has(image: np.ndarray, color: tuple[int, int, int]) -> bool:
+    return bool((image == np.array(color)).all(axis=-1).any())
 
 
 def test_a_summary_has_curves_of_training_and_of_each_validation() -> None:
-    picture = training_summary(RECORDS, [], "a run", "pictures")
-    assert picture.dtype == np.uint8 and picture.shape[1:] == (1600, 3)
-    loss, error, rate = np.split(picture, (540, 1060), axis=1)
+    image = training_summary(RECORDS, [], "a run", "pictures")
+    assert image.dtype == np.uint8 and image.shape[1:] == (1600, 3)
+    loss, error, rate = np.split(image, (540, 1060), axis=1)
     blue, red, green = (31, 111, 178), (200, 85, 61), (58, 125, 68)
     assert has(loss, blue) and has(rate, blue)
     assert has(error, blue) and has(error, red) and has(error, green)  # training, sintel clean, sintel final
     assert not has(loss, red)
 
 
-def test_pictures_stand_below_in_their_own_shape() -> None:
+def test_images_are_below_in_their_own_shape() -> None:
     red, blue = np.zeros((40, 60, 3), np.uint8), np.zeros((20, 60, 3), np.uint8)
     red[..., 0] = blue[..., 2] = 255
     without, along = training_summary(RECORDS, [], "a run", ""), training_summary(RECORDS, [red, blue], "a run", "seen")

@@ -1,6 +1,7 @@
 """Explain tab: its computation, the interactive page that it embeds, and the tab in a browser."""
 
 import json
+import re
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -104,7 +105,7 @@ def test_the_page_highlights_prototypes_without_script_errors(
 
 
 @pytest.mark.web
-def test_the_page_begins_with_moving_parts_and_highlights_them(
+def test_the_page_highlights_moving_parts_as_a_second_view(
     browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     explanation = model.explain(*two_images)
@@ -116,7 +117,8 @@ def test_the_page_begins_with_moving_parts_and_highlights_them(
     tab.on("console", lambda message: errors.append(message.text))
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.goto((tmp_path / "index.html").as_uri())
-    assert tab.locator("#families option:checked").inner_text() == "moving parts"
+    assert tab.locator("#families option:checked").inner_text() == "every prototype"
+    tab.select_option("#families", label="moving parts")
     assert tab.locator("#step").is_disabled()
     before = tab.evaluate("document.querySelector('canvas').toDataURL()")
     for stage, labels in enumerate((parts.labels, parts.second)):
@@ -139,14 +141,41 @@ def test_the_page_begins_with_moving_parts_and_highlights_them(
 
 
 @pytest.mark.web
-def test_a_page_of_one_image_begins_with_families(
+def test_a_page_of_one_image_has_neither_motion_nor_parts(
     browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path
 ) -> None:
     protoformer.save_explanation(tmp_path, model.explain(two_images[0]))
     tab = browser.new_page()
     tab.goto((tmp_path / "index.html").as_uri())
-    assert tab.locator("#families option:checked").inner_text() == "12 families of similar prototypes"
-    assert tab.get_by_text("moving parts", exact=True).count() == 0
+    assert tab.locator("#families option:checked").inner_text() == "every prototype"
+    assert tab.locator("#families option").count() == 4  # every prototype, and 24, 12 or 6 families
+    tab.close()
+
+
+@pytest.mark.web
+@pytest.mark.parametrize("task", ["flow", "depth"])
+def test_the_page_shows_mean_values_and_what_a_removal_changes(
+    browser: Any, model: protoformer.FlowPredictor, two_images: tuple[Path, Path], tmp_path: Path, task: str
+) -> None:
+    predictor = model if task == "flow" else protoformer.load("tiny", "cpu", task="depth")
+    explanation = predictor.explain(*two_images)
+    protoformer.save_explanation(tmp_path, explanation, layer="2.1", removals=99)
+    effects = {effect.prototype: effect for effect in explanation.removals("2.1", 99)}
+    tab = browser.new_page(viewport={"width": 1100, "height": 900})
+    errors: list[str] = []
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto((tmp_path / "index.html").as_uri())
+    name = "mean motion of every prototype" if task == "flow" else "mean depth of every prototype"
+    before = tab.evaluate("document.querySelector('canvas').toDataURL()")
+    tab.select_option("#families", label=name)
+    assert tab.locator("#step").is_disabled() and tab.evaluate("document.querySelector('canvas').toDataURL()") != before
+    box = tab.locator(".stage").first.bounding_box()
+    tab.mouse.move(box["x"] + 30.5 / 96 * box["width"], box["y"] + 40.5 / 72 * box["height"])
+    effect = effects[int(explanation.first.layer("2.1").labels()[40, 30])]
+    words, unit = tab.inner_text("#words"), "px" if task == "flow" else "m"
+    said = re.search(rf"Without it, {task} changes by (\S+) {unit} in its region and (\S+) {unit} outside", words)
+    assert said is not None and float(said[1]) == pytest.approx(effect.inside, rel=0.06)
+    assert float(said[2]) == pytest.approx(effect.outside, rel=0.06) and errors == []
     tab.close()
 
 
@@ -162,7 +191,7 @@ def test_the_tab_shows_the_page_and_its_files(page: Any, two_images: tuple[Path,
     page.wait_for_selector("#explain-message .pf-note")
     inner = page.frame_locator("#explain-viewer iframe")
     inner.locator(".stage").first.hover(position={"x": 20, "y": 20})
-    assert inner.locator("#words").inner_text().startswith("Part ")
+    assert inner.locator("#words").inner_text().startswith("Prototype ")
     with page.expect_download() as downloading:
         page.click("#explain-download-json")
     downloading.value.save_as(tmp_path / "explanation.json")

@@ -162,6 +162,7 @@ def test_without_gradio_the_command_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from protoformer.cli.main import main
+    from protoformer.errors import install_command
 
     monkeypatch.setitem(sys.modules, "gradio", None)
     monkeypatch.setattr(sys, "argv", ["protoformer", "serve"])
@@ -169,5 +170,5 @@ def test_without_gradio_the_command_says_what_to_install(
         main()
     assert ended.value.code == 2
     assert capsys.readouterr().err.strip() == (
-        "protoformer: the web page is served with gradio, which is not installed: pip install 'protoformer[web]'."
+        f"protoformer: the web page is served with gradio, which is not installed: {install_command('web')}."
     )

@@ -13,14 +13,24 @@ from protoformer.training.recipe import Recipe, read_recipe
 
 TASKS = ("flow", "depth")
 """Tasks that the paper ablates."""
-DEFAULTS: Mapping[str, str | int] = {
+Value = str | int | float
+DEFAULTS: Mapping[str, Value] = {
     "components": "both",
     "update": "cap",
     "num_iterations": 3,
     "num_prototypes": 100,
     "synchronization": "ls",
+    "mixer": "prototypes",
+    "spatial_prior": True,
+    "model.overrides.flow.cross_image": False,
+    "loss.prototype_motion": 0.3,
+    "loss.prototype_plane": 0.0,
+    "loss.prototype_instances": 0.0,
 }
-"""Fields of an `EncoderConfig` that the tables change, with the values of the paper's full system."""
+"""Settings that the tables change, with the values of the full system.
+
+They are fields of an `EncoderConfig`, and keys of a recipe (with a dot).
+"""
 ALL = "all"
 
 
@@ -30,13 +40,13 @@ class Variant:
 
     Attributes:
         label: Label of the row.
-        fields: Fields of an `EncoderConfig` that the row changes.
+        fields: Settings that the row changes, by a name of `DEFAULTS`.
         published: The paper's two scores by task: EPE on Sintel clean and final (pixels) for flow, AbsRel and RMSE
-            (meters) on KITTI for depth.
+            (meters) on KITTI for depth; empty for a row that is not in the paper.
     """
 
     label: str
-    fields: Mapping[str, str | int]
+    fields: Mapping[str, Value]
     published: Mapping[str, tuple[float, float]]
 
     @property
@@ -47,31 +57,37 @@ class Variant:
 
 @dataclass(frozen=True)
 class AblationTable:
-    """A table of the paper.
+    """A table of the paper, or one that it lacks.
 
     Attributes:
         name: Name on the command line.
         description: One-line description.
         variants: Its rows.
+        tasks: Tasks that it exists for.
     """
 
     name: str
     description: str
     variants: tuple[Variant, ...]
+    tasks: tuple[str, ...] = TASKS
 
 
-Row = tuple[str, str | int, tuple[float, float], tuple[float, float]]
-"""Label, value of the table's field, and the paper's scores of flow and of depth."""
-SAME: Mapping[tuple[str, str | int], Mapping[str, str | int]] = {("components", "cap"): {"synchronization": "none"}}
-"""Variants that are the same network as a row of another table: CAP only is synchronization "none"."""
+Scores = tuple[float, float]
+Row = tuple[str, Value, Scores, Scores] | tuple[str, Value]
+"""Label, value of the table's field and, for rows of the paper, its scores of flow and of depth."""
+SAME: Mapping[tuple[str, Value], Mapping[str, Value]] = {
+    ("components", "cap"): {"synchronization": "none"},
+    ("components", "projected cap"): {"synchronization": "projection"},
+}
+"""Variants that are named by another field: CAP only is synchronization "none", also with an output projection."""
 
 
-def _table(name: str, description: str, field: str, *rows: Row) -> AblationTable:
+def _table(name: str, description: str, field: str, *rows: Row, tasks: tuple[str, ...] = TASKS) -> AblationTable:
     variants = []
-    for label, value, flow, depth in rows:
+    for label, value, *published in rows:
         fields = SAME.get((field, value), {field: value})
-        variants.append(Variant(label, fields, {"flow": flow, "depth": depth}))
-    return AblationTable(name, description, tuple(variants))
+        variants.append(Variant(label, fields, dict(zip(TASKS, published, strict=False))))
+    return AblationTable(name, description, tuple(variants), tasks)
 
 
 _TABLES = (
@@ -79,6 +95,7 @@ _TABLES = (
         *("components", "components of the encoder", "components"),
         ("base", "base", (0.55, 0.81), (0.074, 2.835)),
         ("CAP only", "cap", (0.51, 0.74), (0.067, 2.742)),
+        ("CAP only, projected", "projected cap"),
         ("LS only", "ls", (0.53, 0.77), (0.071, 2.819)),
         ("CAP and LS", "both", (0.48, 0.69), (0.062, 2.716)),
     ),
@@ -100,6 +117,7 @@ _TABLES = (
     _table(
         *("prototypes", "number of prototypes, K", "num_prototypes"),
         ("K = 10", 10, (0.53, 0.78), (0.070, 2.775)),
+        ("K = 20", 20),
         ("K = 50", 50, (0.51, 0.73), (0.067, 2.734)),
         ("K = 100", 100, (0.48, 0.69), (0.062, 2.716)),
         ("K = 200", 200, (0.49, 0.71), (0.064, 2.720)),
@@ -109,23 +127,55 @@ _TABLES = (
         ("none", "none", (0.51, 0.74), (0.067, 2.732)),
         ("FC", "fc", (0.50, 0.73), (0.064, 2.724)),
         ("FC with similarity", "fc_similarity", (0.49, 0.71), (0.063, 2.718)),
+        ("LS without the gate", "ungated"),
         ("LS", "ls", (0.48, 0.69), (0.062, 2.716)),
+    ),
+    _table(
+        *("mixer", "layers that mix pixels", "mixer"),
+        ("none", "none"),
+        ("attention", "attention"),
+        ("prototypes", "prototypes"),
+    ),
+    _table(
+        *("prior", "spatial prior of the prototypes", "spatial_prior"),
+        ("no prior", False),
+        ("prior", True),
+    ),
+    _table(
+        *("motion", "loss of the motion of prototypes, weight", "loss.prototype_motion"),
+        *(("0", 0.0), ("0.3", 0.3), ("1", 1.0)),
+        tasks=("flow",),
+    ),
+    _table(
+        *("planes", "loss of the planes of prototypes, weight", "loss.prototype_plane"),
+        *(("0", 0.0), ("0.3", 0.3), ("1", 1.0)),
+        tasks=("depth",),
+    ),
+    _table(
+        *("instances", "loss of the objects of prototypes, weight", "loss.prototype_instances"),
+        *(("0", 0.0), ("0.3", 0.3)),
+    ),
+    _table(
+        *("pair", "synchronization across the images of a pair", "model.overrides.flow.cross_image"),
+        *(("each alone", False), ("with each other", True)),
+        tasks=("flow",),
     ),
 )
 
 TABLES: Mapping[str, AblationTable] = {table.name: table for table in _TABLES}
 
 
-def select_tables(name: str) -> tuple[AblationTable, ...]:
-    """Return the table of this name, or all tables for "all"."""
+def select_tables(name: str, task: str) -> tuple[AblationTable, ...]:
+    """Return the table of this name, or all tables of a task for "all"."""
+    tables = {table.name: table for table in TABLES.values() if task in table.tasks}
     if name == ALL:
-        return _TABLES
-    if name not in TABLES:
+        return tuple(tables.values())
+    if name not in tables:
         raise InputError(
-            f"there is no table {name!r}; the nearest one is {closest_name(name, [*TABLES, ALL])!r}, and all of them "
-            f"are {', '.join(TABLES)}."
+            f"there is no table {name!r} of {task}; the nearest one is {closest_name(name, [*tables, ALL])!r}, and all "
+            f"of them are {', '.join(tables)}."
         )
-    return (TABLES[name],)
+    return (tables[name],)
 
 
 SETTINGS = (
@@ -263,7 +313,7 @@ def base_recipe(task: str, preset: str, settings: Sequence[str] = (), *, graph: 
     """
     if task not in TASKS:
         raise InputError(f"the paper has no ablation of {short_repr(task)}; choose one of {', '.join(TASKS)}.")
-    usual = [f"model.preset={preset}", *(f"model.overrides.encoder.{name}={value}" for name, value in DEFAULTS.items())]
+    usual = [f"model.preset={preset}", *_settings(DEFAULTS)]
     speed = ["run.execution=graph"] if graph else []
     recipe = read_recipe(f"{task}-synthetic").changed([*usual, *SETTINGS, *speed, *settings])
     if recipe.run.steps is not None or recipe.run.minutes is not None:
@@ -313,13 +363,21 @@ def plan_ablation(
 
 def _recipe(base: Recipe, variant: Variant, seed: int) -> Recipe:
     """Build a variant's recipe; it has no validation scenes of its own, because runs share them."""
-    fields = [f"model.overrides.encoder.{name}={value}" for name, value in variant.fields.items()]
-    return base.changed([*fields, f"data.seed={seed}", "run.validation_scenes=0"])
+    return base.changed([*_settings(variant.fields), f"data.seed={seed}", "run.validation_scenes=0"])
+
+
+def _settings(fields: Mapping[str, Value]) -> list[str]:
+    """Return settings of a recipe for names and values as in `DEFAULTS`."""
+    return [
+        f"{name if '.' in name else f'model.overrides.encoder.{name}'}={json.dumps(value)}"
+        for name, value in fields.items()
+    ]
 
 
 def _folder_name(variant: Variant) -> str:
     """Describe a variant for the name of its folder."""
-    return "default" if variant.is_default else "-".join(f"{name}-{value}" for name, value in variant.fields.items())
+    changes = (f"{name.rpartition('.')[2]}-{value}" for name, value in variant.fields.items())
+    return "default" if variant.is_default else "-".join(changes)
 
 
 def _key(recipe: Recipe, scored_on: list[Any]) -> str:

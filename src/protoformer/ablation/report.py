@@ -23,6 +23,8 @@ from protoformer.viz.plots import Bar, bar_plot
 
 METRIC_LABELS = {"epe": ("EPE", 3), "fl": ("Fl %", 2), "abs_rel": ("AbsRel", 4), "rmse": ("RMSE", 3)}
 """Display name and number of decimals of each metric."""
+SIGNIFICANCE = {None: "", True: ", significant", False: ", not significant"}
+"""Note on a difference by its significance, None if that is unknown."""
 NOT_COMPARABLE = (
     "The paper's scores come from other data and far longer training, so only the order of the rows can be compared."
 )
@@ -77,7 +79,8 @@ def ablation_csv(summary: Summary) -> str:
     for row in summary.rows:
         spreads = [row.scores.get(column) for column in summary.columns]
         values = [part for each in spreads for part in ((None, None) if each is None else (each.mean, each.deviation))]
-        writer.writerow([row.label, *row.published, row.seeds, *values, *(getattr(row, figure) for figure in figures)])
+        published = row.published or (None, None)
+        writer.writerow([row.label, *published, row.seeds, *values, *(getattr(row, figure) for figure in figures)])
     return text.getvalue()
 
 
@@ -85,8 +88,11 @@ def describe_agreement(summary: Summary) -> list[str]:
     """Describe the agreement of the rows' order with the paper's, for the main column and then for all others."""
     by_column = {each.column: each for each in summary.agreements}
     first = by_column.pop(MAIN_COLUMN[summary.task], None)
+    additional = _describe_differences(summary)
+    if all(row.published is None for row in summary.rows):
+        return additional or ["Fewer than two rows are finished, so there is nothing to compare."]
     if first is None or not first.pairs:
-        return ["Fewer than two rows are finished, so there is no order to compare."]
+        return ["Fewer than two rows are finished, so there is no order to compare.", *additional]
     sentences = [_describe_order(summary, first), _describe_significance(first)]
     if first.disagreements:
         sentences.append(
@@ -95,7 +101,20 @@ def describe_agreement(summary: Summary) -> list[str]:
     if by_column:
         others = (f"{column_name(each.column)} {each.agreeing} of {each.pairs}" for each in by_column.values())
         sentences.append(f"Pairs ordered as in the paper by the other columns: {', '.join(others)}.")
-    return sentences
+    return [*sentences, *additional]
+
+
+def _describe_differences(summary: Summary) -> list[str]:
+    """Compare the rows that are not in the paper with the full system, in one sentence or none."""
+    if not summary.differences:
+        return []
+    column = MAIN_COLUMN[summary.task]
+    default = next(row.label for row in summary.rows if row.is_default)
+    parts = (
+        f"{each.label} {each.difference:+.{column_decimals(column)}f}{SIGNIFICANCE[each.significant]}"
+        for each in summary.differences
+    )
+    return [f"Not in the paper; {column_name(column)} minus that of {default}: {'; '.join(parts)}."]
 
 
 def _caption(summary: Summary) -> str:
@@ -116,7 +135,8 @@ def _head(summary: Summary) -> list[str]:
 
 
 def _cells(summary: Summary, row: SummaryRow) -> list[str]:
-    published = [f"{value:.2f}" if summary.task == "flow" else f"{value:.3f}" for value in row.published]
+    decimals = 2 if summary.task == "flow" else 3
+    published = [_number(value, decimals) for value in row.published or (None, None)]
     scores = [_score(column, row.scores.get(column)) for column in summary.columns]
     millions = "-" if row.parameters is None else f"{row.parameters / 1e6:.2f} M"
     rest = (_number(row.gflops, 1), _number(row.milliseconds, 1), _number(row.steps, 0), _number(row.seconds, 0))
@@ -154,7 +174,7 @@ def _describe_significance(agreement: Agreement) -> str:
 
 def _describe_disagreement(agreement: Agreement, pair: Disagreement) -> str:
     decimals = column_decimals(agreement.column)
-    note = {None: "", True: ", significant", False: ", not significant"}[pair.significant]
+    note = SIGNIFICANCE[pair.significant]
     return f"{pair.better} is worse than {pair.worse} by {pair.difference:.{decimals}f}{note}"
 
 
@@ -206,11 +226,12 @@ def _bars(summary: Summary, column: str) -> list[Bar]:
     published = 0 if "clean" in column.split() or summary.task == "depth" else 1
     scored = [row for row in summary.rows if column in row.scores]
     full = next((row for row in scored if row.is_default), scored[0])
-    scale = full.scores[column].mean / full.published[published]
+    scale = None if full.published is None else full.scores[column].mean / full.published[published]
     bars = []
     for row in summary.rows:
-        spread, reference = row.scores.get(column), row.published[published]
+        spread, reference = row.scores.get(column), None if row.published is None else row.published[published]
         text = "" if spread is None else f"{spread.mean:.{column_decimals(column)}f}"
         mean, deviation = (None, None) if spread is None else (spread.mean, spread.deviation)
-        bars.append(Bar(row.label, mean, deviation, text, reference * scale, f"{reference:g}", row.is_default))
+        marker, label = (None, "") if reference is None or scale is None else (reference * scale, f"{reference:g}")
+        bars.append(Bar(row.label, mean, deviation, text, marker, label, row.is_default))
     return bars

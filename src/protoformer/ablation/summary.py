@@ -102,7 +102,7 @@ class SummaryRow:
     Attributes:
         label: Label of the row.
         is_default: Whether it is the paper's full system.
-        published: The paper's two scores.
+        published: The paper's two scores; None if the row is not in the paper.
         seeds: Number of finished runs.
         parameters: Number of parameters of the network.
         gflops: Operations of a forward pass, 10^9.
@@ -114,7 +114,7 @@ class SummaryRow:
 
     label: str
     is_default: bool
-    published: tuple[float, float]
+    published: tuple[float, float] | None
     seeds: int
     parameters: int | None
     gflops: float | None
@@ -165,6 +165,21 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """A variant that is not in the paper, compared with the full system by the main column.
+
+    Attributes:
+        label: Label of the variant.
+        difference: Its mean score minus that of the full system; above 0 it is worse.
+        significant: Whether the spread over seeds does not explain the difference; None without a spread.
+    """
+
+    label: str
+    difference: float
+    significant: bool | None
+
+
+@dataclass(frozen=True)
 class Summary:
     """A table of an ablation.
 
@@ -179,6 +194,7 @@ class Summary:
         device: Name of the device of the forward pass.
         size: (height, width) of the forward pass, pixels.
         setting: How the runs were trained, as text.
+        differences: Variants that are not in the paper.
     """
 
     task: str
@@ -191,6 +207,7 @@ class Summary:
     device: str
     size: tuple[int, int]
     setting: str
+    differences: tuple[Difference, ...] = ()
 
 
 def summarize(plan: AblationPlan, table: AblationTable, results: Mapping[str, RunResult]) -> Summary:
@@ -207,11 +224,12 @@ def summarize(plan: AblationPlan, table: AblationTable, results: Mapping[str, Ru
         device=next((result.device for each in finished.values() for result in each), ""),
         size=plan.evaluation.size,
         setting=_describe_setting(plan),
+        differences=_compare_with_default(rows, MAIN_COLUMN[plan.task]),
     )
 
 
 def _summarize_row(task: str, variant: Variant, finished: list[RunResult]) -> SummaryRow:
-    row = (variant.label, variant.is_default, variant.published[task], len(finished))
+    row = (variant.label, variant.is_default, variant.published.get(task), len(finished))
     if not finished:
         return SummaryRow(*row, None, None, None, None, None, {})
     scores = [_select_scores(task, each.scores) for each in finished]
@@ -243,16 +261,15 @@ def _compute_spread(values: tuple[float, ...]) -> Spread:
 
 def _compare_ranking(rows: tuple[SummaryRow, ...], column: str) -> Agreement:
     """Compare the ranking by a column with the paper's."""
-    scored = [row for row in rows if column in row.scores]
-    paper, measured = [row.published[1] for row in scored], [row.scores[column].mean for row in scored]
+    published = [(row, row.published[1]) for row in rows if row.published is not None and column in row.scores]
+    scored, paper = [row for row, _ in published], [score for _, score in published]
+    measured = [row.scores[column].mean for row in scored]
     threshold = _significance_threshold([row.scores[column] for row in scored])
     agreeing, significant, significant_agreeing, disagreements = 0, 0, 0, []
     pairs = ordered_pairs(paper, measured)
     for better, worse, difference in pairs:
-        counts = (len(scored[index].scores[column].values) for index in (better, worse))
-        is_significant = (
-            None if threshold is None else abs(difference) > threshold * math.sqrt(sum(1 / count for count in counts))
-        )
+        spreads = (scored[index].scores[column] for index in (better, worse))
+        is_significant = _is_significant(difference, threshold, *spreads)
         agreeing += difference > 0
         significant += bool(is_significant)
         significant_agreeing += bool(is_significant) and difference > 0
@@ -265,6 +282,31 @@ def _compare_ranking(rows: tuple[SummaryRow, ...], column: str) -> Agreement:
         significant_agreeing=None if threshold is None else significant_agreeing,
         disagreements=tuple(disagreements),
     )
+
+
+def _compare_with_default(rows: tuple[SummaryRow, ...], column: str) -> tuple[Difference, ...]:
+    """Compare the rows that are not in the paper with the full system."""
+    scored = {row.label: row.scores[column] for row in rows if column in row.scores}
+    threshold = _significance_threshold(list(scored.values()))
+    default = next((scored[row.label] for row in rows if row.is_default and row.label in scored), None)
+    if default is None:
+        return ()
+    return tuple(
+        Difference(
+            row.label,
+            scored[row.label].mean - default.mean,
+            _is_significant(scored[row.label].mean - default.mean, threshold, default, scored[row.label]),
+        )
+        for row in rows
+        if row.published is None and not row.is_default and row.label in scored
+    )
+
+
+def _is_significant(difference: float, threshold: float | None, *spreads: Spread) -> bool | None:
+    """Return whether a difference of two means is significant; threshold: from `_significance_threshold`."""
+    if threshold is None:
+        return None
+    return abs(difference) > threshold * math.sqrt(sum(1 / len(spread.values) for spread in spreads))
 
 
 def ordered_pairs(reference: Sequence[float], measured: Sequence[float]) -> list[tuple[int, int, float]]:

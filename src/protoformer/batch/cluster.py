@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from protoformer.batch.jobs import Job, JobReport, JobRunner, JobSetup, WorkerReady
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 
 CORES_PER_WORKER = 4
 """Maximum number of cores of a worker without a GPU."""
@@ -121,9 +121,7 @@ def require_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise InputError(
-            "a cluster needs the package ray; install it with: pip install 'protoformer[cluster]'"
-        ) from None
+        raise InputError(f"a cluster needs the package ray; install it with: {install_command('cluster')}.") from None
     return ray
 
 

@@ -13,8 +13,8 @@ from protoformer.io.memory import is_out_of_memory
 
 Status = Literal["waiting", "done", "skipped", "failed"]
 """Status of a video: not processed yet, processed now, finished by an earlier batch, or failed."""
-SUFFIXES = VIDEO, FLOWS = (".mp4", ".flo")
-"""Suffixes of outputs: the video of the flow, and the folder of .flo files. A record names no others."""
+SUFFIXES = VIDEO, FLOWS, NPY, CSV, PAGE = (".mp4", ".flo", ".npy", ".csv", ".html")
+"""Suffixes of outputs: a video, folders of .flo and .npy files, a table and a page. A record names no others."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Job:
         folder: Absolute path of the folder of the batch, the same on all machines.
         outputs: Files or folders to write, relative to `folder`; the first one names the job.
         options: Options that the outputs depend on, as JSON values.
-        unread: Error message if the video cannot be opened, for example because it is a pipe.
+        unread: Error message if the video cannot be processed, for example because it is a pipe.
     """
 
     video: Path
@@ -58,8 +58,8 @@ class JobReport:
     reason: str = ""
 
 
-JobFunction = Callable[[Path, tuple[Path, ...]], int]
-"""Processes a video: receives its path and a temporary path for each output, and returns the number of frames."""
+JobFunction = Callable[[Job, tuple[Path, ...]], int]
+"""Processes a video: receives its job and a temporary path for each output, and returns the number of frames."""
 
 
 class JobSetup(Protocol):
@@ -118,7 +118,7 @@ def run_job(function: JobFunction, job: Job) -> JobReport:
         ledger.check_inside(job)
         with ledger.scratch(job) as scratch:
             stamp = file_stamp(job.video)
-            frames = function(job.video, tuple(scratch / Path(name).name for name in job.outputs))
+            frames = function(job, tuple(scratch / Path(name).name for name in job.outputs))
             report = JobReport("done", frames, round(time.perf_counter() - start, 3))
             ledger.finish(job, scratch, stamp, report)
             return report
@@ -130,7 +130,7 @@ def _start_failure(error: Exception) -> str:
     if is_out_of_memory(error):
         return "out of memory while loading a model; give fewer --workers, or close other programs."
     text = " ".join(str(error).split())[:300]
-    return f"no worker could load the model ({type(error).__name__}: {text}); try one video with `protoformer flow`."
+    return f"no worker could load the model ({type(error).__name__}: {text}); try one video by itself."
 
 
 def _describe_error(video: Path, error: Exception) -> str:
@@ -138,7 +138,7 @@ def _describe_error(video: Path, error: Exception) -> str:
     if isinstance(error, InputError):
         return text
     if isinstance(error, OSError):
-        return f"the flow of {video} could not be written ({system_reason(error)}); check the disk."
+        return f"the result of {video} could not be written ({system_reason(error)}); check the disk."
     if is_out_of_memory(error):
-        return f"out of memory at {video}; give --memory, or fewer --workers."
+        return f"out of memory at {video}; give fewer --workers, or smaller videos."
     return f"{video} cannot be processed ({type(error).__name__}: {text[:300]}); try it by itself."

@@ -259,7 +259,7 @@ class ProcessPool:
 
     def crash_error(self, error: BaseException) -> InputError:
         """Return the error if processes crash before they are ready."""
-        return InputError("the workers of this batch crash one after another; close other programs, or give --memory.")
+        return InputError("the workers of this batch crash one after another; close programs, or give fewer --workers.")
 
     def close(self) -> None:
         """End all processes, also if this is interrupted."""

@@ -123,7 +123,7 @@ def ablate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the paper's ablation tables: every variant with the same budget, seeds and data.
+    """Train the paper's ablation tables, and some that it lacks: every variant with the same budget, seeds and data.
 
     Example: `protoformer ablate components --task flow --minutes 60 --seeds 2 -o ablation`
     """
@@ -131,7 +131,7 @@ def ablate(
     base = base_recipe(task, preset, settings or [], graph=on == "cuda")
     benchmarks = _find_benchmarks(task, data)
     judging = EvaluationPlan(tuple(benchmarks), parse_size(size or SIZES[task]))
-    plan = plan_ablation(select_tables(table), seeds, base, RunBudget(steps, minutes, minutes_each), judging)
+    plan = plan_ablation(select_tables(table, task), seeds, base, RunBudget(steps, minutes, minutes_each), judging)
     if page is not None:
         insert_tables(_read_page(page), [], str(page))  # check the page before training
     ablation = _make_runner(plan, make_folder(output), on, benchmarks, keep_weights)

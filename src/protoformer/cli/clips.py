@@ -12,10 +12,13 @@ from typing import Any, Self, TypeVar
 import cv2
 from typer.core import TyperCommand
 
+from protoformer.cli.options import reject_options
 from protoformer.cli.terminal import frames_bar, interruptible, print_json
 from protoformer.errors import InputError
 from protoformer.io.files import check_input, is_folder, path_exists
+from protoformer.video.clip import check_output_not_input as check_output_not_input
 from protoformer.video.image_sequence import ImageSequence, is_image_file
+from protoformer.video.live import TIMEOUT, LiveVideo, is_live_source
 from protoformer.video.pipeline import FrameResult, PipelineInterrupt, PipelineOutcome, run_pipeline
 from protoformer.video.reader import open_video
 from protoformer.video.types import DEFAULT_FPS, Video
@@ -27,24 +30,31 @@ Result = TypeVar("Result", bound=FrameResult)
 
 
 def is_clip(source: str) -> bool:
-    """Return whether a source is a video, a folder or a pattern, and not a still image; nothing is decoded."""
+    """Return whether a source is a video, a folder, a pattern or live, and not a still image; nothing is decoded."""
+    if is_live_source(source) or "://" in source:
+        return True
     path = Path(source)
     is_pattern = any(sign in source for sign in "*?[") and not path_exists(path)
     return is_folder(path) or is_pattern or not is_image_file(check_input(path))
 
 
-def open_clip(source: str, fps: float | None) -> Video:
-    """Open a video, a folder or a pattern; `fps` is the frame rate of images, which must not be given for a video."""
-    video = open_video(source, DEFAULT_FPS if fps is None else fps)
+def open_clip(source: str, fps: float | None, drop: bool | None = None, timeout: float | None = None) -> Video:
+    """Open a source of `open_video`.
+
+    Args:
+        source: A video, a folder, a pattern, or a live source.
+        fps: Frame rate of images, which must not be given for others.
+        drop: As for `open_video`; it must not be given for others than live sources.
+        timeout: The same.
+    """
+    if not is_live_source(source):
+        reject_options("cameras, addresses and pipes", source, drop=drop is not None, timeout=timeout)
+    video = open_video(
+        source, DEFAULT_FPS if fps is None else fps, drop=drop, timeout=TIMEOUT if timeout is None else timeout
+    )
     if fps is not None and not isinstance(video, ImageSequence):
         raise InputError(f"--fps is for images, and {source} is a video with times of its own; leave it out.")
     return video
-
-
-def check_output_not_input(target: Path, video: Video) -> None:
-    """Raise `InputError` if an output is one of the files of the input."""
-    if target.exists() and any(target.samefile(path) for path in video.info.paths):
-        raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
 
 
 def make_video_writer(outputs: list[Path], default: Path | None, video: Video, frame_step: int) -> VideoWriter | None:
@@ -90,8 +100,11 @@ def run_with_bar(
 
 
 @contextmanager
-def report_interruption(unit: str) -> Iterator[None]:
-    """On Ctrl-C or SIGTERM, print how many results (called `unit`) were finished and what is kept, and exit."""
+def report_interruption(unit: str, video: Video | None = None) -> Iterator[None]:
+    """On Ctrl-C or SIGTERM, print how many results (called `unit`) were finished and what is kept, and exit.
+
+    A live video ends instead, and the command goes on to its end; only a second Ctrl-C interrupts it.
+    """
 
     def report(error: KeyboardInterrupt) -> None:
         outcome = error.outcome if isinstance(error, PipelineInterrupt) else PipelineOutcome(0, 0.0)
@@ -99,7 +112,7 @@ def report_interruption(unit: str) -> Iterator[None]:
         count = format_count(outcome.num_frames, unit)
         print(f"\nprotoformer: stopped after {count}; kept {kept}.", file=sys.stderr)
 
-    with interruptible(report):
+    with interruptible(report, video.stop if isinstance(video, LiveVideo) else None):
         yield
 
 
@@ -116,15 +129,21 @@ def print_summary(
         summary: The task's part of the JSON.
         text: The task's part of the text.
     """
-    name = video.info.paths[0]
+    name, status = video.info.name, {"skipped": video.skipped, "truncated": video.truncated}
     if video.skipped:
         print(f"note: {video.skipped} damaged frames of {name} were skipped", file=sys.stderr)
+    if isinstance(video, LiveVideo):
+        status |= {"dropped": video.dropped, "timed_out": video.timed_out}
+        if video.dropped:
+            dropped = format_count(video.dropped, "frame")
+            print(f"note: {dropped} of {name} dropped to keep up; --no-drop processes all", file=sys.stderr)
+        if video.timed_out:
+            print(f"note: {name} sent nothing for {video.timeout:g} s and was closed", file=sys.stderr)
     if video.truncated:
         print(f"note: {name} is truncated; its intact frames were used", file=sys.stderr)
     if as_json:
-        status = {"seconds": round(outcome.seconds, 3), "skipped": video.skipped, "truncated": video.truncated}
         size = {"width": video.info.size[1], "height": video.info.size[0]}
-        print_json({**size, **summary, **status, "written": list(written)})
+        print_json({**size, **summary, "seconds": round(outcome.seconds, 3), **status, "written": list(written)})
         return
     rate = f"{outcome.num_frames / outcome.seconds:.2f} frames/s"
     print(f"{text}; {rate}" + (f"; wrote {', '.join(map(str, written))}" if written else ""))

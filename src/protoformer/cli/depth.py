@@ -3,7 +3,6 @@
 import math
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -19,8 +18,10 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    LIVE_HELP,
     VIDEO_SUFFIXES,
     DeviceOption,
+    DropOption,
     EndOption,
     FpsOption,
     FrameStepOption,
@@ -30,6 +31,7 @@ from protoformer.cli.options import (
     PrecisionOption,
     SideBySideOption,
     StartOption,
+    TimeoutOption,
     UpdatesOption,
     parse_depth_range,
     parse_near_far,
@@ -37,8 +39,8 @@ from protoformer.cli.options import (
 )
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.depth.camera import Camera, CameraHint, describe_camera
-from protoformer.depth.drawing import colorize_depth, draw_depth_frame
-from protoformer.depth.result import DepthResult, check_depth_range, depth_format
+from protoformer.depth.drawing import DepthPainter, colorize_depth
+from protoformer.depth.result import MIN_CONFIDENCE, DepthResult, check_depth_range, depth_format
 from protoformer.depth.video import DepthFrame, DepthVideo
 from protoformer.errors import InputError
 from protoformer.io.files import check_input, check_output, make_folder, write_atomically
@@ -82,29 +84,37 @@ def depth_video(
     writer = make_video_writer(outputs, Path("depth.mp4") if save_npy is None else None, video, options["frame_step"])
     folder = None if save_npy is None else ResultFolder(save_npy, ".npy")
     depths = load(*model, task="depth").depth_video(video, **options)
-    total_depth = 0.0
+    total_depth = total_confidence = 0.0
 
     def on_result(result: DepthFrame, _: Pixels | None) -> None:
-        nonlocal total_depth
+        nonlocal total_depth, total_confidence
         total_depth += float(result.depth.median())
+        total_confidence += float(result.confidence.mean())
         if folder is not None:
             folder.save(result)
 
-    with report_interruption("depth map"):
-        shown = None if writer is None else colors or _typical_range(depths)
+    with report_interruption("depth map", video):
+        painter = None
+        if writer is not None:
+            given = colors if colors is not None or video.live else _typical_range(depths)
+            painter = DepthPainter(given, side_by_side)
         outcome = run_with_bar(
             "depth",
             estimate_frame_count(video, options["start"], options["end"], options["frame_step"]),
             depths,
-            None if shown is None else partial(draw_depth_frame, colors=shown, side_by_side=side_by_side),
+            painter,
             writer,
             outputs=[] if folder is None else [folder],
             on_result=on_result,
         )
+    shown = None if painter is None else painter.colors
     camera, mean_median = cast(Camera, depths.camera), total_depth / outcome.num_frames
+    mean_confidence = total_confidence / outcome.num_frames
     summary = {
         "depths": outcome.num_frames,
         "mean_median_m": round(mean_median, 4),
+        "mean_confidence": round(mean_confidence, 4),
+        "outside_training": mean_confidence < MIN_CONFIDENCE,
         "colors_m": None if shown is None else [round(each, 4) for each in shown],
         "focal_px": round(camera.focal, 3),
         "camera": camera.source,
@@ -119,10 +129,22 @@ def depth_video(
         f"{'bfloat16' if depths.half else 'float32'}"
     )
     if shown is not None:
-        origin = "2nd to 98th percentile of sampled frames" if colors is None else "given"
+        sampled = "2nd to 98th percentile of " + ("the frames" if video.live else "sampled frames")
+        origin = sampled if colors is None else "given"
         text += f"; colors from {shown[0]:.2f} to {shown[1]:.2f} m ({origin})"
     written = [each.path for each in (writer, folder) if each is not None]
     print_summary(video, outcome, written, as_json, summary, text)
+    _note_outside_training(video.info.name, mean_confidence, depths.trained)
+
+
+def _note_outside_training(name: str, mean_confidence: float, trained: bool) -> None:
+    """Print a note on standard error if the network is so unsure that it probably knows no such scenes."""
+    if trained and mean_confidence < MIN_CONFIDENCE:
+        print(
+            f"note: {name} is probably unlike what the network was trained on (mean confidence {mean_confidence:.2f}, "
+            f"below {MIN_CONFIDENCE:g}): do not rely on its depths; the packaged weights know rooms",
+            file=sys.stderr,
+        )
 
 
 def _typical_range(depths: DepthVideo) -> ColorRange:
@@ -240,6 +262,7 @@ def depth_images(
             for path in targets[source]:
                 files.write(result, path, source)
             summaries.append(_summarize(source, result, targets[source]))
+            _note_outside_training(source, float(result.confidence.mean()), result.trained)
     if as_json:
         print_json({"images": summaries})
         return
@@ -258,6 +281,7 @@ def _summarize(source: str, result: DepthResult, written: list[Path]) -> dict[st
         "farthest_m": round(float(depths.max()), 4),
         "range_m": [round(bound, 4) for bound in result.range],
         "mean_confidence": round(float(result.confidence.mean()), 4),
+        "outside_training": result.outside_training,
         "focal_px": round(float(result.intrinsics[0, 0]), 3),
         "camera": result.camera,
         "trained": result.trained,
@@ -277,15 +301,15 @@ def _format_summary(summary: dict[str, Any], with_name: bool) -> str:
 def depth(
     sources: Annotated[
         list[str],
-        typer.Argument(help="Images; or one video, a folder of frames or a quoted pattern of their names."),
+        typer.Argument(help=f"Images; or one video, a folder of frames, a quoted pattern of their names; {LIVE_HELP}."),
     ],
     output: Annotated[
         list[Path] | None,
         typer.Option(
             "--output",
             "-o",
-            help="For an image: .png, .npy (meters) or .ply (point cloud), repeated for several files. For several "
-            f"images: a folder. For a video: {VIDEO_SUFFIXES}. [default: depth.png, depth, depth.mp4]",
+            help="For an image: .png, .npy (meters), .npz or .ply (point cloud), repeated for several files. For "
+            f"several images: a folder. For a video: {VIDEO_SUFFIXES}. [default: depth.png, depth, depth.mp4]",
         ),
     ] = None,
     format: Annotated[
@@ -317,6 +341,8 @@ def depth(
     end: EndOption = None,
     frame_step: FrameStepOption = None,
     fps: FpsOption = None,
+    drop: DropOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Estimate metric depth of images or of a video.
 
@@ -334,10 +360,11 @@ def depth(
         reject_options("images", "a video", format=format, ply=ply)
         options |= {"mirrored": bool(mirrored), "steady": steady is not False, "start": start, "end": end}
         options["frame_step"] = 1 if frame_step is None else frame_step
-        video = open_clip(sources[0], fps)
+        video = open_clip(sources[0], fps, drop, timeout)
         depth_video(video, output or [], save_npy, color_range, side_by_side, (model, device), options, as_json)
         return
     span = {"start": start, "end": end, "frame_step": frame_step, "fps": fps}
+    span |= {"drop": drop is not None, "timeout": timeout}
     reject_options("videos", "images", side_by_side=side_by_side, steady=steady is not None, **span)
     options["mirrored"] = mirrored is not False
     files = DepthFiles(output or [], format, ply, save_npy, color_range)

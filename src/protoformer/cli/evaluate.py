@@ -27,12 +27,12 @@ from protoformer.cli.options import (
     WorstOption,
     ZoomOption,
     check_dataset_task,
+    parse_crop,
     parse_key_values,
     parse_tile,
     parse_zoom,
     reject_options,
 )
-from protoformer.cli.stabilize import parse_crop
 from protoformer.cli.terminal import frames_bar, print_json, print_scores, print_written, progress_bar, write_scores
 from protoformer.datasets.base import Dataset
 from protoformer.datasets.registry import DATASETS, open_dataset

@@ -16,21 +16,24 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    LIVE_HELP,
     VIDEO_SUFFIXES,
     DeviceOption,
+    DropOption,
     EndOption,
     FpsOption,
     FrameStepOption,
     JsonOption,
     StartOption,
+    TimeoutOption,
     UpdatesOption,
     reject_options,
 )
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
 from protoformer.explain.drawing import draw_prototype_frame
-from protoformer.explain.groups import FAMILIES
 from protoformer.explain.page import save_explanation
+from protoformer.explain.result import NUM_REMOVED
 from protoformer.explain.video import TrackingRate, check_layer, describe_tracking_rate
 from protoformer.flow.engine import check_num_updates
 from protoformer.io.files import check_output, make_folder
@@ -58,7 +61,7 @@ def explain_video(
     writer = make_video_writer([target], None, video, options["frame_step"])
     results = load(*model, task="flow").explain_video(video, **options)
     rate = TrackingRate()
-    with report_interruption("frame"):
+    with report_interruption("frame", video):
         outcome = run_with_bar(
             "explaining",
             estimate_frame_count(video, options["start"], options["end"], options["frame_step"]),
@@ -81,6 +84,8 @@ def explain_video(
     print_summary(video, outcome, [target], as_json, summary, text)
 
 
+MAX_REMOVED = 1000
+"""Largest number of prototypes that are removed from a layer; each takes as long as an estimate."""
 _FILE_SUFFIXES = SUFFIXES | IMAGE_SUFFIXES | {".html", ".json"}
 """Suffixes that a folder does not have."""
 
@@ -92,6 +97,7 @@ def explain_images(
     task: str,
     layer: str | None,
     prototypes: tuple[int, ...],
+    removals: int,
     num_updates: int | None,
     as_json: bool,
 ) -> None:
@@ -104,6 +110,7 @@ def explain_images(
         task: "flow" or "depth".
         layer: The layer to explain; None: all.
         prototypes: Prototypes whose soft membership is drawn.
+        removals: Number of prototypes that are removed from each layer.
         num_updates: Number of refinement updates.
         as_json: Whether the summary is JSON.
     """
@@ -123,7 +130,9 @@ def explain_images(
     with progress_bar("estimating", total=num_updates or default_updates) as progress:
         explanation = predictor.explain(*images, num_updates=num_updates, progress=progress)
     with progress_bar("explaining", total=2 * len(explanation.first.layers)) as progress:
-        written = save_explanation(folder, explanation, layer=layer, prototypes=prototypes, progress=progress)
+        written = save_explanation(
+            folder, explanation, layer=layer, prototypes=prototypes, removals=removals, progress=progress
+        )
     shown, parts = explanation.first.layer(layer), explanation.parts(layer)
     num_matched = len(explanation.matches(layer)) if explanation.second else None
     if as_json:
@@ -155,7 +164,9 @@ TASKS = ("flow", "depth")
 def explain(
     sources: Annotated[
         list[str],
-        typer.Argument(help="One or two images; or a video, a folder of frames or a quoted pattern of their names."),
+        typer.Argument(
+            help=f"One or two images; or a video, a folder of frames, a quoted pattern of their names; {LIVE_HELP}."
+        ),
     ],
     output: Annotated[
         Path | None,
@@ -174,6 +185,15 @@ def explain(
         list[int] | None,
         typer.Option(help="Images: also write the soft membership of this prototype as a png. Repeat for several."),
     ] = None,
+    removals: Annotated[
+        int | None,
+        typer.Option(
+            help="Images: remove this many of the largest prototypes of each layer, one at a time, and report where "
+            f"the flow or depth changes. [default: {NUM_REMOVED}]",
+            min=0,
+            max=MAX_REMOVED,
+        ),
+    ] = None,
     model: Annotated[
         str | None,
         typer.Option(help="A preset or a .safetensors file. [default: the task's]"),
@@ -184,7 +204,7 @@ def explain(
     families: Annotated[
         int | None,
         typer.Option(
-            help="Video: number of colors, one per family of similar prototypes; 0: one per prototype. [default: 12]",
+            help="Video: number of colors, one per family of similar prototypes; 0: one per prototype. [default: 0]",
             min=0,
         ),
     ] = None,
@@ -192,10 +212,14 @@ def explain(
     end: EndOption = None,
     frame_step: FrameStepOption = None,
     fps: FpsOption = None,
+    drop: DropOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Show the prototypes of images or a video, on an interactive page or as a video.
 
     Example: `protoformer explain frame1.png frame2.png -o explained`
+
+    Example: `protoformer explain room.jpg --task depth -o explained --layer 2.1 --removals 10`
 
     Example: `protoformer explain clip.mp4 -o groups.mp4 --layer 1.2`
     """
@@ -208,15 +232,17 @@ def explain(
     check_num_updates(num_updates)
     named = (model or task, device)
     if len(sources) == 1 and is_clip(sources[0]):
-        reject_options("images", "a video", prototype=prototype or None)
+        reject_options("images", "a video", prototype=prototype or None, removals=removals)
         if task != "flow":
             raise InputError(f"--task {task} is for images; leave it out for a video.")
         options = {
-            **{"layer": layer, "families": FAMILIES if families is None else families or None},
+            **{"layer": layer, "families": families or None},
             **{"start": start, "end": end, "frame_step": 1 if frame_step is None else frame_step},
             "num_updates": num_updates,
         }
-        explain_video(open_clip(sources[0], fps), output, named, options, as_json)
+        explain_video(open_clip(sources[0], fps, drop, timeout), output, named, options, as_json)
         return
-    reject_options("videos", "images", families=families, start=start, end=end, frame_step=frame_step, fps=fps)
-    explain_images(sources, output, named, task, layer, tuple(prototype or ()), num_updates, as_json)
+    span = {"start": start, "end": end, "frame_step": frame_step, "fps": fps}
+    reject_options("videos", "images", families=families, **span, drop=drop is not None, timeout=timeout)
+    removals = NUM_REMOVED if removals is None else removals
+    explain_images(sources, output, named, task, layer, tuple(prototype or ()), removals, num_updates, as_json)

@@ -1,7 +1,6 @@
 """`protoformer flow`."""
 
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -17,9 +16,11 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    LIVE_HELP,
     TILES,
     VIDEO_SUFFIXES,
     DeviceOption,
+    DropOption,
     EndOption,
     FpsOption,
     FrameStepOption,
@@ -30,6 +31,7 @@ from protoformer.cli.options import (
     SideBySideOption,
     StartOption,
     TileOption,
+    TimeoutOption,
     UpdatesOption,
     ZoomOption,
     parse_memory,
@@ -39,10 +41,10 @@ from protoformer.cli.options import (
 )
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
-from protoformer.flow.drawing import arrow_factor, draw_flow_frame
+from protoformer.flow.drawing import FlowPainter, arrow_factor
 from protoformer.flow.result import FlowResult, flow_format
 from protoformer.flow.tiling import FlowPlan, TileSize, plan_flow
-from protoformer.flow.video import FlowFrame, FlowVideo
+from protoformer.flow.video import FlowFrame
 from protoformer.io.files import check_input, check_output
 from protoformer.io.image_input import image_pair
 from protoformer.loading import load
@@ -73,10 +75,6 @@ class FlowVideoOutput:
     arrows: bool
     as_json: bool
 
-    def draw(self, result: FlowFrame, scale: float) -> Pixels:
-        """Draw a frame."""
-        return draw_flow_frame(result, scale, self.side_by_side, self.arrows)
-
 
 def flow_video(video: Video, model: tuple[str, str | None], options: dict[str, Any], output: FlowVideoOutput) -> None:
     """Write the flow of a video as a video, as .flo files, or both.
@@ -87,8 +85,7 @@ def flow_video(video: Video, model: tuple[str, str | None], options: dict[str, A
         options: Arguments of `FlowPredictor.flow_video`.
         output: What to write.
     """
-    if output.scale is not None and not 0 < output.scale < float("inf"):
-        raise InputError(f"colors cannot be saturated at {output.scale:g} pixels; give a --scale over 0.")
+    FlowPainter(output.scale)  # so that an invalid scale is an error before anything is computed
     default = Path("motion.mp4") if output.save_flo is None else None
     writer = make_video_writer(output.paths, default, video, options["frame_step"])
     folder = None if output.save_flo is None else ResultFolder(output.save_flo, ".flo")
@@ -102,17 +99,22 @@ def flow_video(video: Video, model: tuple[str, str | None], options: dict[str, A
             folder.save(result)
 
     count = estimate_frame_count(video, options["start"], options["end"], options["frame_step"])
-    with report_interruption("flow"):
-        scale = None if writer is None else _color_scale(flows, output.scale)
+    with report_interruption("flow", video):
+        given = output.scale
+        if writer is not None and given is None and not video.live:
+            with progress_bar("sampling frames", total=1) as progress:
+                given = flows.typical_motion(progress)
+        painter = None if writer is None else FlowPainter(given, output.side_by_side, output.arrows)
         outcome = run_with_bar(
             f"flow, {flows.plan}",
             None if count is None else max(1, count - 1),
             flows,
-            None if scale is None else partial(output.draw, scale=scale),
+            painter,
             writer,
             outputs=[] if folder is None else [folder],
             on_result=on_result,
         )
+    scale = None if painter is None else painter.scale
     factor = arrow_factor(video.info.size, scale) if output.arrows and scale is not None else None
     mean_motion, plan = total_motion / outcome.num_frames, cast(FlowPlan, flows.plan)
     summary = {
@@ -130,20 +132,13 @@ def flow_video(video: Video, model: tuple[str, str | None], options: dict[str, A
         f"mean motion {mean_motion:.2f} px; {plan}, {'bfloat16' if flows.half else 'float32'}"
     )
     if scale is not None and (output.side_by_side or not output.arrows):
-        origin = "99th percentile of sampled frames" if output.scale is None else "given"
+        sampled = "99.9th percentile of " + ("the frames" if video.live else "sampled frames")
+        origin = sampled if output.scale is None else "given"
         text += f"; colors are saturated at {scale:.2f} px ({origin})"
     if factor is not None:
         text += f"; arrows are {'as' if factor == 1 else f'{factor} times as'} long as the motion"
     written = [each.path for each in (writer, folder) if each is not None]
     print_summary(video, outcome, written, output.as_json, summary, text)
-
-
-def _color_scale(flows: FlowVideo, scale: float | None) -> float:
-    """Return the given scale, or estimate it from sampled pairs."""
-    if scale is not None:
-        return scale
-    with progress_bar("sampling frames", total=1) as progress:
-        return flows.typical_motion(progress)
 
 
 def flow_pair(
@@ -217,7 +212,10 @@ def _print_pair(result: FlowResult, plan: FlowPlan, outputs: list[Path], as_json
 
 def flow(
     first: Annotated[
-        str, typer.Argument(help="First image; or a video, a folder of frames or a quoted pattern of their names.")
+        str,
+        typer.Argument(
+            help=f"First image; or a video, a folder of frames, a quoted pattern of their names; {LIVE_HELP}."
+        ),
     ],
     second: Annotated[str | None, typer.Argument(help="Second image, of the same size; none for a video.")] = None,
     output: Annotated[
@@ -225,12 +223,12 @@ def flow(
         typer.Option(
             "--output",
             "-o",
-            help="For images: .flo, or .png (a color image), repeated for several files. For a video: "
+            help="For images: .flo, .png (a color image), .npy or .npz, repeated for several files. For a video: "
             f"{VIDEO_SUFFIXES}. [default: motion.png, motion.mp4]",
         ),
     ] = None,
     format: Annotated[
-        str | None, typer.Option(help="flo, kitti (16-bit png) or image (colors). [default: by suffix]")
+        str | None, typer.Option(help="flo, kitti (16-bit png), image (colors), npy or npz. [default: by suffix]")
     ] = None,
     model: ModelOption = "flow",
     num_updates: UpdatesOption = None,
@@ -256,23 +254,29 @@ def flow(
         bool, typer.Option("--warm-start", help="Video: initialize each pair with the previous flow.")
     ] = False,
     precision: PrecisionOption = None,
+    drop: DropOption = None,
+    timeout: TimeoutOption = None,
 ) -> None:
     """Estimate optical flow between two images or along a video.
 
     Example: `protoformer flow frame1.png frame2.png -o motion.flo -o motion.png`
 
     Example: `protoformer flow clip.mp4 -o motion.mp4 --side-by-side`
+
+    Example: `protoformer flow udp://0.0.0.0:5000 -o motion.mp4 --end 60`
     """
     inference = {
         "num_updates": num_updates,
         "tile": parse_tile(tile, TILES),
         "memory": parse_memory(memory),
         "zoom": parse_zoom(zoom),
+        "precision": cast(Precision | None, precision),
     }
     if second is not None:
         span = {"start": start, "end": end, "frame_step": frame_step, "fps": fps}
         drawing = {"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "scale": scale}
-        reject_options("videos", "two images", **drawing, **span, warm_start=warm_start, precision=precision)
+        live = {"drop": drop is not None, "timeout": timeout}
+        reject_options("videos", "two images", **drawing, **span, **live, warm_start=warm_start)
         flow_pair((first, second), output or [Path("motion.png")], format, (model, device), inference, as_json)
         return
     if not is_clip(first):
@@ -280,10 +284,10 @@ def flow(
     reject_options("two images", "a video", format=format)
     video_options = {
         **{"start": start, "end": end, "frame_step": 1 if frame_step is None else frame_step},
-        **{"warm_start": warm_start, "precision": cast(Precision, precision or "auto")},
+        "warm_start": warm_start,
     }
     flow_video(
-        open_clip(first, fps),
+        open_clip(first, fps, drop, timeout),
         (model, device),
         {**inference, **video_options},
         FlowVideoOutput(output or [], save_flo, scale, side_by_side, arrows, as_json),

@@ -26,7 +26,7 @@ MirrorOption = Annotated[
         "[default: on for images, off for videos]",
     ),
 ]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or mps. [default: cuda if there is such a GPU]")]
 TileOption = Annotated[
     str,
     typer.Option(help="Tile size: auto (tiles only if the whole image exceeds the memory), HEIGHTxWIDTH, or none."),
@@ -42,6 +42,13 @@ StartOption = Annotated[float | None, typer.Option(help="Video: start of the spa
 EndOption = Annotated[float | None, typer.Option(help="Video: end of the span, seconds.")]
 FrameStepOption = Annotated[int | None, typer.Option(help="Video: use every n-th frame. [default: 1]")]
 FpsOption = Annotated[float | None, typer.Option(help="Image sequence: frames per second. [default: 25]")]
+DropOption = Annotated[
+    bool | None,
+    typer.Option(
+        help="Live: skip frames if processing is slower than the source. [default: drop, unless it declares its length]"
+    ),
+]
+TimeoutOption = Annotated[float | None, typer.Option(help="Live: seconds to wait for a frame. [default: 10]")]
 SideBySideOption = Annotated[
     bool, typer.Option("--side-by-side", help="Video: draw the input frame to the left of the result.")
 ]
@@ -58,6 +65,8 @@ ScoresFolder = Annotated[
 ]
 WorstOption = Annotated[int, typer.Option(help="Number of worst samples to draw.", min=0)]
 
+LIVE_HELP = "or live: the number of a camera, an address (rtsp, http, udp, tcp), or - for a pipe"
+CLIP_HELP = f"A video, a folder of frames or a quoted pattern of their names; {LIVE_HELP}."
 VIDEO_SUFFIXES = ".mp4, .mov, .mkv, .webm, .avi or .gif"
 
 
@@ -169,3 +178,11 @@ def parse_zoom(text: str) -> float | None:
         raise InputError(
             f"a zoom is auto or a number from {MIN_ZOOM:g} to {MAX_ZOOM:g}, not {text!r}; give one of these."
         ) from None
+
+
+def parse_crop(text: str) -> float | str:
+    """Parse a crop of stabilized videos: a number, auto or none; `StabilizeOptions` checks it."""
+    try:
+        return float(text)
+    except ValueError:
+        return text

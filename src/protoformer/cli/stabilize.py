@@ -3,9 +3,8 @@
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
-import numpy as np
 import typer
 
 from protoformer.cli.clips import (
@@ -18,8 +17,10 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    CLIP_HELP,
     VIDEO_SUFFIXES,
     DeviceOption,
+    DropOption,
     EndOption,
     FpsOption,
     JsonOption,
@@ -27,6 +28,9 @@ from protoformer.cli.options import (
     PrecisionOption,
     SideBySideOption,
     StartOption,
+    TimeoutOption,
+    parse_crop,
+    reject_options,
 )
 from protoformer.cli.terminal import frames_bar
 from protoformer.io.files import check_output, write_atomically
@@ -36,21 +40,14 @@ from protoformer.stabilization.camera_motion import FeatureFinder
 from protoformer.stabilization.drawing import describe_too_short
 from protoformer.stabilization.drawing import path_page as make_path_page
 from protoformer.stabilization.metrics import StabilityMeter, StabilityScores
-from protoformer.stabilization.predictor import Crop, StabilizeOptions
-from protoformer.stabilization.result import StabilizationResult, StabilizedFrame
+from protoformer.stabilization.predictor import DEFAULT_DELAY, StabilizeOptions
+from protoformer.stabilization.result import StabilizationResult, StabilizedFrame, draw_stabilized
+from protoformer.video.types import Video
 from protoformer.viz.colormaps import Pixels
 from protoformer.viz.report import format_count
 
 MAX_CUTS = 5
 """Number of cuts whose times are printed."""
-
-
-def parse_crop(text: str) -> Crop:
-    """Parse a crop: auto, none, or a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 class _ClipScores:
@@ -101,14 +98,49 @@ def describe_scores(scores: StabilityScores) -> str:
     return text + (f" ({count} could not be estimated)" if skipped else "")
 
 
+def stabilize_live(
+    video: Video,
+    output: Path,
+    options: StabilizeOptions,
+    side_by_side: bool,
+    model: tuple[str, str | None, str | None],
+    span: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """Stabilize a live source, which is read once.
+
+    Args:
+        video: The source.
+        output: The video to write.
+        options: How it is stabilized.
+        side_by_side: Whether the input frame is drawn to the left.
+        model: Name of the model, its regressor, and device.
+        span: Further arguments of `StabilizationPredictor.stabilize_video`.
+        as_json: Whether the summary is JSON.
+    """
+    name, regressor, device = model
+    writer = make_video_writer([output], None, video, frame_step=1)
+    predictor = load_stabilizer(name, live_regressor(name) if regressor is None else regressor, device)
+    delay = DEFAULT_DELAY if options.delay is None else options.delay
+    frames = predictor.stabilize_video(video, strength=options.strength, crop=options.crop, delay=delay, **span)
+    with report_interruption("frame", video):
+        outcome = run_with_bar("stabilizing", None, frames, draw_stabilized(side_by_side), writer)
+    (height, width), count = video.info.size, format_count(outcome.num_frames, "frame")
+    summary = {"frames": outcome.num_frames, "delay": delay, "trained": predictor.trained}
+    text = f"{count} of {width}x{height} pixels; each is decided when {format_count(delay, 'later frame')} are known"
+    print_summary(video, outcome, [output], as_json, summary, text)
+
+
 def stabilize(
-    source: Annotated[str, typer.Argument(help="A video, a folder of frames or a quoted pattern of their names.")],
+    source: Annotated[str, typer.Argument(help=CLIP_HELP)],
     output: Annotated[Path, typer.Option("--output", "-o", help=f"The stabilized video: {VIDEO_SUFFIXES}.")] = Path(
         "stable.mp4"
     ),
     path_page: Annotated[
         Path | None,
-        typer.Option("--path", help="HTML page with the camera path before and after. [default: next to the video]"),
+        typer.Option(
+            "--path", help="HTML page with the camera path before and after. [default: next to the video; live: none]"
+        ),
     ] = None,
     side_by_side: SideBySideOption = False,
     strength: Annotated[float, typer.Option(help="From 0 (no change) to 1 (as much as the crop allows).")] = 1.0,
@@ -124,7 +156,7 @@ def stabilize(
     ] = False,
     delay: Annotated[
         int | None,
-        typer.Option(help="Number of later frames that are used to decide a frame, for live use. [default: all]"),
+        typer.Option(help="Number of later frames that are known when a frame is decided. [default: all; live: 5]"),
     ] = None,
     regressor: Annotated[
         str | None,
@@ -133,13 +165,18 @@ def stabilize(
             "--delay: grid if the model has both]"
         ),
     ] = None,
-    scores: Annotated[bool, typer.Option(help="Measure the stability before and after, which takes time.")] = True,
+    scores: Annotated[
+        bool | None,
+        typer.Option(help="Measure the stability before and after, which takes time. [default: scores; live: none]"),
+    ] = None,
     model: ModelOption = STABILIZATION_MODEL,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     start: StartOption = None,
     end: EndOption = None,
     fps: FpsOption = None,
+    drop: DropOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Stabilize a shaky video; sound, times and size are kept.
@@ -147,16 +184,23 @@ def stabilize(
     Example: `protoformer stabilize clip.mp4 -o stable.mp4 --side-by-side`
 
     Example: `protoformer stabilize clip.mp4 --crop 0.85 --tripod`
+
+    Example: `protoformer stabilize 0 -o stable.mp4 --delay 10 --end 60`
     """
     options = StabilizeOptions(strength, parse_crop(crop), tripod, delay)
+    video = open_clip(source, fps, drop, timeout)
+    if video.live:
+        reject_options("videos that can be read twice", source, path=path_page, scores=scores, tripod=tripod)
+        span = {"start": start, "end": end, "precision": cast(Precision | None, precision)}
+        stabilize_live(video, output, options, side_by_side, (model, regressor, device), span, as_json)
+        return
     page = output.with_suffix(".html") if path_page is None else path_page
-    video = open_clip(source, fps)
     check_output_not_input(page, video)
     check_output(page)
     writer = make_video_writer([output], None, video, frame_step=1)
     regressor = live_regressor(model) if regressor is None and delay is not None else regressor
     predictor = load_stabilizer(model, regressor, device)
-    meter = _ClipScores() if scores else None
+    meter = _ClipScores() if scores is not False else None
     start_time = time.perf_counter()
 
     def on_result(frame: StabilizedFrame, _: Pixels | None) -> None:
@@ -170,14 +214,14 @@ def stabilize(
                 **asdict(options),
                 start=start,
                 end=end,
-                precision=cast(Precision, precision or "auto"),
+                precision=cast(Precision | None, precision),
                 progress=lambda done, _: progress(done),
             )
         outcome = run_with_bar(
             "stabilizing",
             len(result.times),
             predictor.frames(video, result),
-            lambda frame: np.concatenate(frame[1:], axis=1) if side_by_side else frame.stabilized,
+            draw_stabilized(side_by_side),
             writer,
             on_result=on_result,
         )

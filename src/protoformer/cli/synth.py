@@ -15,7 +15,7 @@ from protoformer.datasets.clips import LAYOUTS, MIN_FRAMES, ClipFolder, clip_nam
 from protoformer.errors import InputError
 from protoformer.io.files import check_output
 from protoformer.io.image import write_image
-from protoformer.loading import checked_device
+from protoformer.models.runtime import checked_device
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import bank_from_folder

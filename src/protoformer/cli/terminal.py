@@ -1,7 +1,9 @@
 """Progress bars, interruption by Ctrl-C, and output of summaries and tables."""
 
 import json
+import math
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,8 +36,34 @@ def make_console() -> Console:
     return Console(stderr=True, soft_wrap=True, highlight=False, emoji=False, markup=False)
 
 
+LOG_INTERVAL = 60.0
+"""Seconds between the lines that are printed instead of a bar without a terminal."""
+
+
+class _LineLog:
+    """Prints the progress as a line on standard error every `LOG_INTERVAL` seconds, if there is no terminal."""
+
+    def __init__(self, label: str, unit: str = "") -> None:
+        self._console = make_console()
+        self._label, self._unit = label, unit
+        self._start = self._latest = time.monotonic()
+
+    def update(self, done: int | None, total: int | None) -> None:
+        """Print a line if it is time."""
+        now = time.monotonic()
+        if self._console.is_terminal or not done or now - self._latest < LOG_INTERVAL:
+            return
+        self._latest, rate = now, done / (now - self._start)
+        text = f"{self._label}: {done}" + (f" of {total}" if total and total > done else "")
+        if self._unit:
+            text += f" {self._unit}s, {rate:.2f} {self._unit}s/s"
+        if total and total > done:
+            text += f", {math.ceil((total - done) / rate / 60)} min left"
+        self._console.print(text)
+
+
 def _make_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:
-    """Create a progress bar on standard error, which disappears at the end; without a terminal nothing is printed."""
+    """Create a progress bar on standard error, which disappears at the end, if there is a terminal."""
     console = console or Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), *columns)
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal, **options)
@@ -43,14 +71,20 @@ def _make_bar(*columns: ProgressColumn, console: Console | None = None, **option
 
 @contextmanager
 def progress_bar(label: str, total: int) -> Iterator[ProgressCallback]:
-    """Show a progress bar.
+    """Show a progress bar, or without a terminal a line every minute.
 
     Yields:
         The callback that updates the bar.
     """
+    log = _LineLog(label)
     with _make_bar(TimeElapsedColumn()) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+            log.update(done, total)
+
+        yield update
 
 
 class RateColumn(ProgressColumn):
@@ -71,7 +105,7 @@ class FrameProgress(Protocol):
 
 @contextmanager
 def frames_bar(label: str, total: int | None = None) -> Iterator[FrameProgress]:
-    """Show a progress bar with the number of frames, frames per second and the time left.
+    """Show a progress bar with the number of frames, frames per second and the time left; see `progress_bar`.
 
     Args:
         label: Text of the bar.
@@ -81,9 +115,15 @@ def frames_bar(label: str, total: int | None = None) -> Iterator[FrameProgress]:
         The callback that updates the bar.
     """
     columns = (MofNCompleteColumn(), RateColumn(), TimeRemainingColumn())
+    log, estimate = _LineLog(label, "frame"), total
     with _make_bar(*columns, speed_estimate_period=60) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda done, total=None: bar.update(task, completed=done, total=total)
+
+        def update(done: int, total: int | None = None) -> None:
+            bar.update(task, completed=done, total=total)
+            log.update(done, estimate if total is None else total)
+
+        yield update
 
 
 class VideosProgress(Protocol):
@@ -100,7 +140,7 @@ def videos_bar(label: str) -> Iterator[VideosProgress]:
     Yields:
         The callback that prints a line and updates the bar.
     """
-    console = make_console()
+    console, log = make_console(), _LineLog(f"{label}, videos")
     with _make_bar(MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), console=console) as bar:
         task = bar.add_task(f"{label}, videos", total=None)
 
@@ -108,6 +148,7 @@ def videos_bar(label: str) -> Iterator[VideosProgress]:
             if line:
                 console.print(line, style="yellow")
             bar.update(task, completed=done, total=total)
+            log.update(done, total)
 
         yield update
 
@@ -117,19 +158,25 @@ INTERRUPTED = 130
 
 
 @contextmanager
-def interruptible(report: Callable[[KeyboardInterrupt], object]) -> Iterator[None]:
+def interruptible(
+    report: Callable[[KeyboardInterrupt], object], end: Callable[[], object] | None = None
+) -> Iterator[None]:
     """Turn Ctrl-C and a request to terminate (SIGTERM) into a KeyboardInterrupt and then into an exit code.
 
     After a request, a further SIGTERM is ignored, and a further Ctrl-C interrupts the cleanup.
 
     Args:
         report: Called after the cleanup, with the exception; the exit code is 130 or 143.
+        end: Called at the first request instead, for what ends in good order by itself.
     """
     received: list[int] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         received.append(number)
-        if len(received) == 1 or number == signal.SIGINT:
+        if end is not None and len(received) == 1:
+            end()
+            return
+        if len(received) == (1 if end is None else 2) or number == signal.SIGINT:
             raise KeyboardInterrupt
 
     handled = [signal.SIGTERM, signal.SIGINT]

@@ -17,8 +17,10 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    CLIP_HELP,
     VIDEO_SUFFIXES,
     DeviceOption,
+    DropOption,
     EndOption,
     FpsOption,
     FrameStepOption,
@@ -26,6 +28,7 @@ from protoformer.cli.options import (
     ModelOption,
     PrecisionOption,
     StartOption,
+    TimeoutOption,
     parse_box,
 )
 from protoformer.errors import InputError
@@ -54,7 +57,7 @@ def _note_clipped_boxes(boxes: tuple[Box, ...], size: tuple[int, int]) -> None:
 
 
 def track(
-    source: Annotated[str, typer.Argument(help="A video, a folder of frames or a quoted pattern of their names.")],
+    source: Annotated[str, typer.Argument(help=CLIP_HELP)],
     box: Annotated[
         list[str] | None,
         typer.Option(
@@ -83,6 +86,8 @@ def track(
     end: EndOption = None,
     frame_step: FrameStepOption = None,
     fps: FpsOption = None,
+    drop: DropOption = None,
+    timeout: TimeoutOption = None,
     window: Annotated[bool, typer.Option("--window", help="Show the frames in a window, which q closes.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -90,12 +95,14 @@ def track(
 
     Example: `protoformer track clip.mp4 --box 51,47,25,62 -o track.mp4 --csv track.csv`
 
+    Example: `protoformer track 0 --box 51,47,25,62 --window`
+
     Example: `protoformer track "frames/*.jpg" --box 51,47,25,62 --box 200,40,60,60 --method correlation`
     """
     boxes = [parse_box(each) for each in box or []]
     if not boxes:
         raise InputError("there is no target; give a --box X,Y,W,H around it in the first frame.")
-    video, step = open_clip(source, fps), 1 if frame_step is None else frame_step
+    video, step = open_clip(source, fps, drop, timeout), 1 if frame_step is None else frame_step
     size = video.info.size
     checked = check_boxes(boxes, size)
     default = Path("track.mp4") if csv is None and not window else None
@@ -103,7 +110,7 @@ def track(
     if csv is not None:
         check_output_not_input(csv, video)
     table = None if csv is None else TableWriter(csv, HEAD)
-    view = LiveWindow(str(video.info.paths[0].name)) if window else None
+    view = LiveWindow(Path(video.info.name).name) if window else None
     tracker = load_method(method, model, device, precision)
     _note_clipped_boxes(checked, size)
     lost, scores = [0] * len(boxes), [0.0] * len(boxes)
@@ -118,7 +125,7 @@ def track(
         if view is not None and image is not None:
             view.show(image)
 
-    with report_interruption("frame"):
+    with report_interruption("frame", video):
         outcome = run_with_bar(
             f"tracking, {tracker.label}",
             estimate_frame_count(video, start, end, max(1, step)),

@@ -32,6 +32,7 @@ from protoformer.tasks import task_of
 from protoformer.tracking.drawing import draw_pair
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.training.distributed import is_first_process
+from protoformer.training.preflight import check_own_samples, check_step_memory
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 from protoformer.training.run_folder import Observer, RunFolder, TensorBoardLogger, TrainingProgress, read_log
 from protoformer.training.task import Drawing, Example, ValidationResult, Validator
@@ -234,6 +235,10 @@ def train(
         list[str] | None,
         typer.Option("--set", help="Override a value of the recipe: optimizer.lr=1e-4. Repeatable."),
     ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Your own data, for the recipes flow-own, depth-own and track-own: a folder or a manifest."),
+    ] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda if there is a GPU]")] = None,
     slim: Annotated[
         bool,
@@ -252,6 +257,8 @@ def train(
     """Train a network by a recipe; the same command resumes a stopped run.
 
     Example: `protoformer train flow-synthetic -o runs/flow --minutes 60`
+
+    Example: `protoformer train flow-own --data pairs -o runs/own --steps 500`
     """
     start_time = _process_start()  # --minutes includes the time to load the program
     if list_them:
@@ -260,13 +267,19 @@ def train(
     if recipe is None or output is None:
         raise InputError("a run needs a recipe and a folder; write protoformer train RECIPE -o FOLDER, or see --list.")
     changes = [f"run.{name}={value}" for name, value in (("steps", steps), ("minutes", minutes)) if value is not None]
-    chosen = read_recipe(recipe).changed([*(settings or []), *changes])
+    chosen = read_recipe(recipe)
+    if data is not None:
+        chosen = chosen.with_data(data)
+    chosen = chosen.changed([*(settings or []), *changes])
     tools = TOOLS[chosen.task]
     validators = tuple(_validator(each, chosen.task) for each in validate or [])
     bar, images = TrainingBar(recipe), LatestImages()
     folder = RunFolder(output)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if is_first_process():
+        check_own_samples(chosen)
     if device == "cpu" and is_first_process():
+        check_step_memory(chosen, recipe)
         _note_slow_training(chosen, recipe, bar)
     ended = Trainer(
         chosen,

@@ -30,7 +30,7 @@ from protoformer.datasets.base import (
     select_folders,
     variant_folders,
 )
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.io.files import PathLike, natural_key, read_image_bytes
 from protoformer.io.formats import (
     MAX_MM_DEPTH,
@@ -418,8 +418,7 @@ def _import_h5py() -> Any:
         return importlib.import_module("h5py")
     except ImportError:
         raise InputError(
-            f"reading NYUv2's {OFFICIAL_FILE} requires h5py, which is not installed; "
-            'install it with pip install "protoformer[mat]".'
+            f"reading NYUv2's {OFFICIAL_FILE} requires h5py, which is not installed: {install_command('mat')}."
         ) from None
 
 
@@ -450,7 +449,7 @@ class Rgbd(Dataset[DepthSample]):
         self._cameras: dict[str, Tensor] = {}
         names = []
         for scene in select_folders(scene_folders, scenes, self.root):
-            self._cameras[scene.name] = _read_intrinsics(scene / "intrinsics.txt", self.root)
+            self._cameras[scene.name] = read_intrinsics(scene / "intrinsics.txt", self.root)
             names += [f"{scene.name}/{frame}" for frame in pair_names(scene, self.root)]
         self.names = tuple(names)
 
@@ -464,7 +463,8 @@ class Rgbd(Dataset[DepthSample]):
         return depth_record(name, image, depth.values, self._cameras[scene], farthest=MAX_MM_DEPTH)
 
 
-def _read_intrinsics(path: Path, root: Path) -> Tensor:
+def read_intrinsics(path: Path, root: Path) -> Tensor:
+    """Read the intrinsics, 3 x 3 in pixels, from a text file with fx fy cx cy."""
     text = read_text(expect_file(path, "the intrinsics fx fy cx cy", root))
     numbers = text.rpartition(":")[2].split()
     is_valid = len(numbers) == 4 and all(re.fullmatch(_NUMBER, number) for number in numbers)

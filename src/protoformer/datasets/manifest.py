@@ -1,11 +1,12 @@
-"""Custom datasets: a csv or json manifest with one row per sample and paths relative to the manifest."""
+"""Custom datasets: a csv or json manifest with one row per sample and paths relative to it, or a folder as it is."""
 
 import csv
 import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -26,14 +27,16 @@ from protoformer.datasets.base import (
     expect_files,
     expect_folder,
     files_in,
+    folders_in,
     pinhole,
     read_dense_flo,
     read_dense_pfm,
     read_text,
 )
+from protoformer.datasets.depth import read_intrinsics
 from protoformer.datasets.video import count_frames, read_boxes, track_sequence
 from protoformer.errors import InputError, shorten
-from protoformer.io.files import PathLike, check_input, check_pixel_count, is_folder
+from protoformer.io.files import PathLike, check_input, check_pixel_count, is_file, is_folder, short_repr
 from protoformer.io.formats import FloatArray, SparseFlow, as_float32, read_dpt, read_kitti_flow, read_pfm
 from protoformer.io.image import read_image
 from protoformer.io.png import GRAY, read_png16
@@ -71,15 +74,31 @@ class Row:
         return value
 
 
-def read_manifest(root: PathLike, required: Sequence[str], optional: Sequence[str] = ()) -> tuple[Row, ...]:
+Layout = Callable[[Path], Iterator[dict[str, str]]]
+"""Lists the rows of a folder without a manifest."""
+
+
+def read_manifest(
+    root: PathLike, required: Sequence[str], optional: Sequence[str] = (), layout: Layout | None = None
+) -> tuple[Row, ...]:
     """Read a manifest.
 
     Args:
         root: The manifest, or a folder with manifest.csv or manifest.json.
         required: Columns that every row must have.
         optional: Other allowed columns.
+        layout: Lists the rows of a folder without a manifest; None: there must be one.
     """
-    path = _manifest_file(Path(root))
+    folder = Path(root)
+    if layout is not None and is_folder(folder) and not _manifests_in(folder):
+        rows = [Row(f"{cells[required[0]]} in {folder}", folder, cells) for cells in layout(folder)]
+        if not rows:
+            raise InputError(
+                f"{folder}/manifest.csv does not exist, but a manifest was expected there, or {LAYOUTS[required[0]]}; "
+                "put one of these there."
+            )
+        return tuple(rows)
+    path = _manifest_file(folder)
     text = read_text(path)
     column_help = f"the columns are {', '.join(required)}" + (
         f" and, where known, {', '.join(optional)}" if optional else ""
@@ -104,6 +123,57 @@ def read_manifest(root: PathLike, required: Sequence[str], optional: Sequence[st
     return tuple(rows)
 
 
+LAYOUTS = {
+    "first": "folders first, second and flow with files of the same names",
+    "image": "folders image and depth with files of the same names",
+    "frames": "a folder for each clip with frames and a groundtruth.txt",
+}
+"""What a folder without a manifest has to contain, by the first column."""
+BOX_FILES = ("groundtruth.txt", "groundtruth_rect.txt", "boxes.txt")
+"""Names of the boxes of a clip in a folder of clips, as in GOT-10k and VOT, in OTB, and simply."""
+
+
+def paired_layout(columns: Sequence[str], required: int) -> Layout:
+    """Return the layout of a folder with one folder per column, whose files are matched by their names.
+
+    Args:
+        columns: Names of the columns and folders.
+        required: Number of columns, from the first, that there must be; other folders need not exist.
+    """
+
+    def list_rows(root: Path) -> Iterator[dict[str, str]]:
+        folders = [column for index, column in enumerate(columns) if index < required or is_folder(root / column)]
+        if not is_folder(root / columns[0]):
+            return
+        files = {column: _files_by_stem(root, column) for column in folders}
+        for stem, first in files[columns[0]].items():
+            for column in folders:
+                if stem not in files[column]:
+                    raise InputError(f"{root / column} has no file for {first}; add {stem} there, or remove {first}.")
+            yield {column: files[column][stem] for column in folders}
+
+    return list_rows
+
+
+def clips_layout(root: Path) -> Iterator[dict[str, str]]:
+    """List the clips of a folder: CLIP/groundtruth.txt, with the frames in CLIP, CLIP/img or CLIP/color."""
+    for clip in folders_in(root):
+        boxes = [name for name in BOX_FILES if is_file(clip / name)]
+        frames = [name for name in ("img", "color") if is_folder(clip / name)]
+        if boxes:
+            yield {"frames": "/".join((clip.name, *frames[:1])), "boxes": f"{clip.name}/{boxes[0]}"}
+
+
+def _files_by_stem(root: Path, column: str) -> dict[str, str]:
+    """Return the files of a folder, relative to its parent, by their names without the suffix."""
+    files: dict[str, str] = {}
+    for path in files_in(expect_folder(root / column, f"the folder {column} of your data", root)):
+        if path.stem in files:
+            raise InputError(f"{path} and {files[path.stem]} have the same name; remove one of them.")
+        files[path.stem] = f"{column}/{path.name}"
+    return files
+
+
 def read_flow_by_suffix(path: Path) -> SparseFlow:
     """Read flow from a `.flo`, `.pfm` or KITTI `.png` file."""
     readers = {".flo": read_dense_flo, ".pfm": read_dense_pfm}
@@ -114,7 +184,8 @@ class ManifestFlow(FlowDataset):
     """Custom flow dataset with columns first, second and, optionally, flow, valid, occlusion.
 
     flow: `.flo`, `.pfm` or KITTI `.png`. valid and occlusion: masks, white where true; pixels whose flow leaves the
-    image are added to the occlusion. A row without flow yields a `FlowPair`.
+    image are added to the occlusion. A row without flow yields a `FlowPair`. A folder without a manifest has folders of
+    these names.
     """
 
     name = "own"
@@ -123,7 +194,8 @@ class ManifestFlow(FlowDataset):
 
     def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
-        rows = read_manifest(root, ("first", "second"), ("flow", "valid", "occlusion"))
+        required, optional = ("first", "second"), ("flow", "valid", "occlusion")
+        rows = read_manifest(root, required, optional, paired_layout((*required, *optional), required=2))
         self._set_pairs(_pair_files(row) for row in rows)
 
 
@@ -159,20 +231,42 @@ class _ManifestDataset(Dataset[S]):
 
     def __init__(self, root: PathLike, split: str = "all") -> None:
         super().__init__(root, split)
-        self.rows = read_manifest(root, self.columns, self.optional_columns)
+        self.rows = read_manifest(root, self.columns, self.optional_columns, self._layout())
         self.names = tuple(row.cells[self.columns[0]] for row in self.rows)
+
+    def _layout(self) -> Layout | None:
+        """Return what lists the rows of a folder without a manifest; None: there must be one."""
+        return None
 
 
 class ManifestDepth(_ManifestDataset[DepthSample]):
     """Custom depth dataset with columns image, depth and, optionally, scale, fx, fy, cx, cy.
 
     depth: `.pfm`, `.dpt` or `.npy` (HxW) in meters, or a 16-bit `.png` in units of `scale` meters (0.001 by default);
-    values that are not positive and finite are invalid. fx .. cy: intrinsics, in pixels.
+    values that are not positive and finite are invalid. fx .. cy: intrinsics, in pixels. A folder without a manifest
+    has folders image and depth and, where known, a file camera.txt with fx fy cx cy of all images.
     """
 
     name = "own-depth"
     columns = ("image", "depth")
     optional_columns = ("scale", "fx", "fy", "cx", "cy")
+
+    def __init__(self, root: PathLike, split: str = "all", fov: float | str | None = None) -> None:
+        """Open a dataset.
+
+        Args:
+            root: The manifest, or a folder with one, or a folder without.
+            split: "all".
+            fov: Field of view along the longer side, degrees, of images whose intrinsics are not known; None: they
+                stay unknown.
+        """
+        super().__init__(root, split)
+        self._fov = None if fov is None else _parse_fov(fov)
+        camera = self.root / "camera.txt"
+        self._camera = read_intrinsics(camera, self.root) if is_file(camera) else None
+
+    def _layout(self) -> Layout:
+        return paired_layout(self.columns, required=2)
 
     def _read(self, index: int) -> DepthSample:
         row = self.rows[index]
@@ -180,7 +274,14 @@ class ManifestDepth(_ManifestDataset[DepthSample]):
         path = _expect_suffix(row.path("depth"), (".pfm", ".dpt", ".npy", ".png"), row)
         depth = _read_depth(expect_file(path, f"the depth that {row.location} names"), row)
         _expect_2d(depth.shape, path)
-        return depth_record(self.names[index], image, depth, _row_intrinsics(row))
+        intrinsics = _row_intrinsics(row)
+        if intrinsics is None:
+            intrinsics = self._camera
+        if intrinsics is None and self._fov is not None:
+            height, width = image.shape[:2]
+            focal = max(height, width) / 2 / math.tan(math.radians(self._fov) / 2)
+            intrinsics = pinhole(focal, focal, (width - 1) / 2, (height - 1) / 2)
+        return depth_record(self.names[index], image, depth, intrinsics)
 
 
 class ManifestTracking(_ManifestDataset[TrackSequence]):
@@ -188,11 +289,15 @@ class ManifestTracking(_ManifestDataset[TrackSequence]):
 
     frames: a folder of images, or a pattern such as clip/*.jpg, in natural order. boxes: a text file with x, y, w, h
     per line, where pixel i extends from i to i + 1; one line per frame, or one line if only the first box is known.
-    A box that is not finite, or has no positive width and height, means that the object is not visible.
+    A box that is not finite, or has no positive width and height, means that the object is not visible. A folder
+    without a manifest has a folder for each clip with frames and groundtruth.txt; see `clips_layout`.
     """
 
     name = "own-track"
     columns = ("frames", "boxes")
+
+    def _layout(self) -> Layout:
+        return clips_layout
 
     def _read(self, index: int) -> TrackSequence:
         row = self.rows[index]
@@ -224,11 +329,14 @@ class ManifestStabilization(_ManifestDataset[StabilityPair]):
 def _manifest_file(root: Path) -> Path:
     """Return the manifest itself, or the one in a folder."""
     if root.is_dir():
-        candidates = [root / name for name in ("manifest.csv", "manifest.json") if (root / name).is_file()]
-        return expect_file((candidates or [root / "manifest.csv"])[0], "a manifest")
+        return expect_file((_manifests_in(root) or [root / "manifest.csv"])[0], "a manifest")
     if root.suffix.lower() not in (".csv", ".json"):
         raise InputError(f"{root} does not end in .csv or .json; give a manifest of one of these kinds.")
     return root
+
+
+def _manifests_in(folder: Path) -> list[Path]:
+    return [folder / name for name in ("manifest.csv", "manifest.json") if is_file(folder / name)]
 
 
 def _csv_rows(text: str, path: Path) -> list[tuple[str, dict[str, str]]]:
@@ -267,6 +375,13 @@ def _expect_suffix(path: Path, suffixes: tuple[str, ...], row: Row) -> Path:
     if path.suffix.lower() not in suffixes:
         raise InputError(f"{row.location}: {path} does not end in {', '.join(suffixes)}; give a file of one of these.")
     return path
+
+
+def _parse_fov(fov: float | str) -> float:
+    with suppress(TypeError, ValueError):
+        if 0 < float(fov) < 180:
+            return float(fov)
+    raise InputError(f"a field of view is between 0 and 180 degrees, not {short_repr(fov)}; give one, or none.")
 
 
 def _read_depth(path: Path, row: Row) -> FloatArray:

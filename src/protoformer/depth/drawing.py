@@ -7,7 +7,7 @@ from torch import Tensor
 
 from protoformer.depth.result import DepthResult
 from protoformer.depth.video import DepthFrame
-from protoformer.viz.colormaps import Pixels, depth_to_color, frame_pixels
+from protoformer.viz.colormaps import Pixels, default_depth_range, depth_to_color, frame_pixels
 from protoformer.viz.report import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 
 
@@ -24,6 +24,25 @@ def draw_depth_frame(result: DepthFrame, colors: tuple[float, float], side_by_si
     """
     image = colorize_depth(result.depth, colors)
     return np.concatenate((frame_pixels(result.frame), image), axis=1) if side_by_side else image
+
+
+class DepthPainter:
+    """Draws the frames of a video, in order, with one color range; arguments as of `draw_depth_frame`.
+
+    Attributes:
+        colors: depths of the first and the last color, meters. If none are given, they grow with the depth: they span
+            the ranges by `default_depth_range` of all frames so far, as suits a live source.
+    """
+
+    def __init__(self, colors: tuple[float, float] | None = None, side_by_side: bool = False) -> None:
+        self.colors, self._grows, self._side_by_side = colors, colors is None, side_by_side
+
+    def __call__(self, result: DepthFrame) -> Pixels:
+        """Draw a frame, uint8 H x W x 3, or H x 2W x 3 if side by side."""
+        if self._grows or self.colors is None:
+            near, far = default_depth_range(result.numpy())
+            self.colors = (min(near, (self.colors or (near, far))[0]), max(far, (self.colors or (near, far))[1]))
+        return draw_depth_frame(result, self.colors, self._side_by_side)
 
 
 def colorize_depth(depth: Tensor, colors: tuple[float, float]) -> Pixels:

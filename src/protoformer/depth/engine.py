@@ -11,7 +11,7 @@ from torch import Tensor
 from protoformer.depth.camera import Camera
 from protoformer.errors import InputError
 from protoformer.flow.engine import check_num_updates, flow_confidence
-from protoformer.geometry.resizing import Padding, limited_size, shrink, shrink_position
+from protoformer.geometry.warps import Padding, limited_size, shrink, shrink_position
 from protoformer.io.image_input import to_float
 from protoformer.io.memory import describe_memory, free_bytes
 from protoformer.models.heads.depth import CANONICAL_FOCAL, LEAST_SIDE, STRIDES

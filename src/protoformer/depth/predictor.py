@@ -4,6 +4,7 @@ import itertools
 import os
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -15,14 +16,20 @@ from protoformer.depth.camera import Camera, CameraHint, resolve_camera
 from protoformer.depth.engine import DepthEngine, Estimate, choose_batch_size, depth_confidence, enlarge_depth
 from protoformer.depth.result import DepthRange, DepthResult, check_depth_range, network_range
 from protoformer.depth.video import DepthVideo, DepthVideoOptions
-from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
+from protoformer.explain.result import (
+    Explainer,
+    Explanation,
+    ImageExplanation,
+    NetworkRun,
+    check_result,
+    explain_image,
+)
 from protoformer.flow.engine import check_num_updates
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.geometry.resizing import limited_size, shrink
+from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.image_input import ImageLike, as_image, split_batch
 from protoformer.models.heads.depth import depth_padding
-from protoformer.models.pretrained import save_weights
-from protoformer.models.protoformer import ProtoFormer
+from protoformer.models.pretrained import NetworkPredictor
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import Source
 from protoformer.video.types import DEFAULT_FPS
@@ -31,21 +38,11 @@ from protoformer.viz.report import SummaryRepr, predictor_summary
 Matrix = Tensor | npt.NDArray[np.generic]
 
 
-class DepthPredictor(SummaryRepr):
+class DepthPredictor(NetworkPredictor, SummaryRepr):
     """Predicts metric depth for images of any size, given as paths, Pillow images, arrays or tensors.
 
     `predictor(image)` is `depth` of one image; `predictor([a, b])`, or a B x 3 x H x W tensor, is `depth_batch`.
-
-    Args:
-        network: depth network; moved to the device and set to eval mode.
-        trained: whether the network has trained weights; repeated in every result.
-        device: device to run on; None: CUDA if available, else the CPU.
     """
-
-    def __init__(self, network: ProtoFormer, trained: bool, device: torch.device | None = None) -> None:
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = network.eval().to(self.device)
-        self.trained = trained
 
     @overload
     def __call__(self, image: ImageLike, **options: Any) -> DepthResult: ...
@@ -67,7 +64,7 @@ class DepthPredictor(SummaryRepr):
         num_updates: int | None = None,
         mirrored: bool = True,
         return_prototypes: bool = False,
-        precision: Precision = "auto",
+        precision: Precision | None = None,
         progress: ProgressCallback | None = None,
     ) -> DepthResult:
         """Predict the depth of an image, in meters.
@@ -88,14 +85,14 @@ class DepthPredictor(SummaryRepr):
                 and takes twice as long.
             return_prototypes: return the prototypes of the image.
             precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
-                that accelerate it.
+                that accelerate it. None: that of the predictor, else "auto".
             progress: called after every update.
 
         Raises:
             InputError: if the image cannot be read, an option is invalid, or memory is not sufficient.
         """
         hint, bounds = CameraHint(focal, intrinsics, fov), check_depth_range(range)
-        half = use_half_precision(self.device, precision)
+        half = use_half_precision(self.device, self._choose_precision(precision))
         pixels, camera = _read_image(image, hint)
         engine = DepthEngine(
             self.network, self.device, _size(pixels), camera, num_updates, half, batch_size=1, mirrored=mirrored
@@ -113,7 +110,7 @@ class DepthPredictor(SummaryRepr):
         num_updates: int | None = None,
         mirrored: bool = True,
         batch_size: int | None = None,
-        precision: Precision = "auto",
+        precision: Precision | None = None,
         progress: ProgressCallback | None = None,
     ) -> list[DepthResult]:
         """Predict the depth of several images; consecutive images of one size and camera run together.
@@ -134,7 +131,7 @@ class DepthPredictor(SummaryRepr):
             One result per image, in order.
         """
         hint, bounds = CameraHint(focal, intrinsics, fov), check_depth_range(range)
-        half = use_half_precision(self.device, precision)
+        half = use_half_precision(self.device, self._choose_precision(precision))
         results: list[DepthResult] = []
         inputs = (_read_image(image, hint) for image in images)
         size = choose_batch_size(batch_size, self.device)
@@ -171,9 +168,15 @@ class DepthPredictor(SummaryRepr):
             progress: as in `depth`.
         """
         check_num_updates(num_updates)
-        explanation1 = self._explain_image(image, result, num_updates, progress)
-        explanation2 = None if second is None else self._explain_image(second, None, num_updates, progress)
-        return Explanation("depth", explanation1, explanation2, trained=self.trained)
+        result = self.depth(image, num_updates=num_updates, progress=progress) if result is None else result
+        explanation1 = self._explain_image(image, result)
+        explanation2 = None
+        if second is not None:
+            explanation2 = self._explain_image(second, self.depth(second, num_updates=num_updates, progress=progress))
+        pixels, camera = explanation1.image, Camera(result.intrinsics, result.camera)
+        engine = DepthEngine(self.network, self.device, _size(pixels), camera, num_updates)
+        run = NetworkRun(self.network.encoder_of("depth"), partial(_estimate_depth, engine, pixels))
+        return Explanation("depth", explanation1, explanation2, trained=self.trained, network=run)
 
     def depth_video(
         self,
@@ -192,12 +195,13 @@ class DepthPredictor(SummaryRepr):
         num_updates: int | None = None,
         mirrored: bool = False,
         batch_size: int | None = None,
-        precision: Precision = "auto",
+        precision: Precision | None = None,
     ) -> DepthVideo:
         """Predict the depth of each frame of a video, with exact timestamps and in constant memory.
 
         Args:
-            source: video file, folder of images, glob pattern, or an iterable of images.
+            source: video file, folder of images, glob pattern, an iterable of images, or a live source; see
+                `open_video`.
             start: start of the span, seconds.
             end: end of the span, seconds.
             frame_step: use every n-th frame of the span.
@@ -214,7 +218,7 @@ class DepthPredictor(SummaryRepr):
             precision: as in `depth`.
 
         Returns:
-            An iterable of `DepthFrame`.
+            An iterable of `DepthFrame`; its `save` writes a video.
         """
         options = DepthVideoOptions(
             *(start, end, frame_step, fps),
@@ -225,24 +229,17 @@ class DepthPredictor(SummaryRepr):
             num_updates=num_updates,
             mirrored=mirrored,
             batch_size=batch_size,
-            precision=precision,
+            precision=self._choose_precision(precision),
         )
         return DepthVideo(self.network, self.trained, self.device, source, options)
 
     @torch.no_grad()
-    def _explain_image(
-        self, image: ImageLike, result: DepthResult | None, num_updates: int | None, progress: ProgressCallback | None
-    ) -> ImageExplanation:
-        result = self.depth(image, num_updates=num_updates, progress=progress) if result is None else result
+    def _explain_image(self, image: ImageLike, result: DepthResult) -> ImageExplanation:
         pixels = as_image(image)[0]
         check_result(result.depth, pixels, "depth")
         working = limited_size((pixels.shape[1], pixels.shape[2]), self.network.config.depth.max_pixels)
         resized = shrink(pixels[None].to(self.device), working)
         return explain_image(self.network.encoder_of("depth"), pixels, resized, depth_padding(resized), result.depth)
-
-    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
-        save_weights(self.network, path, trained=self.trained, half=half)
 
     def _result(
         self,
@@ -266,6 +263,11 @@ class DepthPredictor(SummaryRepr):
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("depth", self.network, self.trained, self.device)
+
+
+def _estimate_depth(engine: DepthEngine, image: Tensor) -> Tensor:
+    """Predict the depth of an image, 3 x H x W: 1 x H x W, meters."""
+    return enlarge_depth(engine.to_metric_log(engine.predict_frame(image)), engine.size).exp()
 
 
 def _read_image(image: ImageLike, hint: CameraHint) -> tuple[Tensor, Camera]:

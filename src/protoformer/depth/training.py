@@ -12,6 +12,7 @@ from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import full_precision
 from protoformer.synthetic.samples import DepthSample
 from protoformer.training.engine import load_initial_weights
+from protoformer.training.prototype_losses import label_maps, mean_errors, prototype_weights
 from protoformer.training.recipe import Recipe
 from protoformer.training.sources import DEPTH, Source, open_source
 from protoformer.training.task import TaskLoss, ValidationScenes
@@ -26,10 +27,10 @@ class DepthTask:
             random weights.
     """
 
-    metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "nll", "edges")
-
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
+        self.prototype_weights = prototype_weights(recipe.loss, "plane", "instances")
+        self.metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "nll", "edges", *self.prototype_weights)
 
     def build(self) -> ProtoFormer:
         """Build the network of the recipe."""
@@ -51,7 +52,11 @@ class DepthTask:
     def tensors(self, batch: DepthSample) -> dict[str, Tensor]:
         """Collect the tensors of the loss, with the focal length and optical center of each camera."""
         assert batch.intrinsics is not None  # ensured by every kind of source
+        labels = {}
+        if "instances" in self.prototype_weights:
+            labels["instances"] = label_maps(batch.instances, batch.valid)
         return {
+            **labels,
             **{"image": batch.image, "depth": batch.depth, "valid": batch.valid},
             **{"focal": focal_length(batch.intrinsics), "center": optical_center(batch.intrinsics)},
         }
@@ -61,13 +66,18 @@ class DepthTask:
         return self._mask(tensors).sum()
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
-        """Compute the sequence loss over all updates."""
-        prediction = network(normalize_images(tensors["image"]), tensors["center"], return_all=True)
+        """Compute the sequence loss over all updates, and the losses on prototypes."""
+        images, weights = normalize_images(tensors["image"]), self.prototype_weights
+        prediction = network(images, tensors["center"], return_all=True, return_prototypes=bool(weights))
         with full_precision(weight):
             options = self.recipe.loss
             mask, depth, focal = self._mask(tensors), tensors["depth"], tensors["focal"]
             loss = depth_loss(prediction, depth, mask, focal, options.gamma, options.confidence, options.edges, weight)
-        return TaskLoss(loss.total, (loss.abs_rel, loss.delta1, loss.silog, loss.nll, loss.edges))
+            truth = {**tensors, "plane": 1 / depth.clamp_min(options.min_depth)}
+            errors = mean_errors(prediction.prototypes, {name: truth[name] for name in weights}, mask, weight)
+        total = loss.total + sum(weights[name] * error for name, error in errors.items())
+        metrics = (loss.abs_rel, loss.delta1, loss.silog, loss.nll, loss.edges)
+        return TaskLoss(total, (*metrics, *errors.values()))
 
     def _mask(self, tensors: dict[str, Tensor]) -> Tensor:
         options = self.recipe.loss

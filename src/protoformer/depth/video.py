@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -15,12 +16,13 @@ from protoformer.depth.result import DepthResult, network_range
 from protoformer.errors import InputError
 from protoformer.flow.baselines import baseline_flow
 from protoformer.flow.predictor import FlowPredictor
-from protoformer.geometry.resizing import Padding
-from protoformer.geometry.warps import occlusion_by_consistency, pixel_grid, sample
+from protoformer.geometry.warps import Padding, occlusion_by_consistency, pixel_grid, sample
+from protoformer.io.files import PathLike
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.image_sequence import ImageSequence
+from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, Video, VideoFrame
 from protoformer.viz.colormaps import default_depth_range
 from protoformer.viz.report import format_time
@@ -234,7 +236,7 @@ class DepthVideo:
         batch_size = 1
         while batch := list(itertools.islice(frames, batch_size)):
             engine, camera = self._prepare(batch[0].size)
-            batch_size, has_frames = engine.batch_size, True
+            batch_size, has_frames = 1 if self.clip.live else engine.batch_size, True
             estimates = engine.predict_frames([frame.pixels for frame in batch])
             for frame, estimate in zip(batch, estimates, strict=True):
                 yield self._make_frame(engine, camera, frame, estimate, temporal_filter)
@@ -251,10 +253,12 @@ class DepthVideo:
             The 2nd and 98th percentile of the depth, meters.
 
         Raises:
-            InputError: if the source is an iterable of frames, which can be read only once, or has no frames.
+            InputError: if the source is an iterable of frames or a live source, which can be read only once, or has no
+                frames.
         """
-        if self.video is None:
-            raise InputError("an iterable of frames can be read only once; open it as a video, or give a range.")
+        if self.video is None or self.video.live:
+            source = "an iterable of frames" if self.video is None else self.video.info.name
+            raise InputError(f"{source} can be read only once; open it as a video, or give a range.")
         instants = self.clip.instants(self.video, SAMPLED_FRAMES)
         depths: list[Tensor] = []
         for index, instant in enumerate(instants):
@@ -266,6 +270,37 @@ class DepthVideo:
         if not depths:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
         return default_depth_range(torch.cat(depths).numpy())
+
+    def save(
+        self,
+        path: PathLike,
+        *,
+        colors: tuple[float, float] | None = None,
+        side_by_side: bool = False,
+        format: str | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> PipelineOutcome:
+        """Write the depth as a video, or as a folder with one file per frame.
+
+        Args:
+            path: a video, such as depth.mp4, with the times and the audio of the source; or a folder, a name without a
+                suffix, with files named by the number of the frame.
+            colors: depths of the first and the last color, meters; None: `typical_range`, or, for a source that can be
+                read only once, the widest range of all frames so far.
+            side_by_side: draw the frame to the left of the colors.
+            format: format of the files in a folder, "npy", "npz" or "png" (drawn frames); None: "npy".
+            progress: called with the number of frames so far and the estimated total.
+
+        Returns:
+            The number of frames and the run time.
+        """
+        from protoformer.depth.drawing import DepthPainter  # it draws the results of this module
+
+        is_drawn = Path(path).suffix != "" or format == "png"
+        if colors is None and is_drawn and self.video is not None and not self.video.live:
+            colors = self.typical_range()
+        painter = DepthPainter(colors, side_by_side)
+        return save_results(path, self.clip, self, painter, format, ("npy", "npz"), progress)
 
     @property
     def camera(self) -> Camera | None:

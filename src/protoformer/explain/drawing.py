@@ -1,4 +1,4 @@
-"""Images of explanations: pixels tinted by prototype or moving part."""
+"""Images of explanations: pixels tinted by prototype, by its mean motion or depth, or by moving part."""
 
 import numpy as np
 import torch
@@ -8,7 +8,16 @@ from protoformer.explain.groups import cells_to_pixels
 from protoformer.explain.result import Explanation
 from protoformer.explain.video import PrototypeFrame
 from protoformer.geometry.regions import boundaries
-from protoformer.viz.colormaps import Pixels, distinct_colors, draw_gray, frame_pixels, label_colors, to_uint8
+from protoformer.viz.colormaps import (
+    Pixels,
+    depth_to_color,
+    distinct_colors,
+    draw_gray,
+    flow_to_color,
+    frame_pixels,
+    label_colors,
+    to_uint8,
+)
 
 STRENGTH = 0.6
 """Weight of the color of a pixel's label; the rest is the image."""
@@ -39,11 +48,41 @@ def prototype_colors(explanation: Explanation, layer: str | None = None, familie
 
 
 def draw_groups(explanation: Explanation, layer: str | None = None, families: int | None = None) -> list[Pixels]:
-    """Tint each image by the final prototype of each pixel: uint8, H x W x 3."""
+    """Tint each image by the final prototype of each pixel, and outline these regions: uint8, H x W x 3."""
     colors = prototype_colors(explanation, layer, families)
     return [
-        tint_image(to_uint8(image.image), image.layer(layer).labels(), image_colors)
+        tint_image(to_uint8(image.image), image.layer(layer).labels(), image_colors, outlined=True)
         for image, image_colors in zip(explanation.images, colors, strict=True)
+    ]
+
+
+def value_colors(explanation: Explanation, layer: str | None = None) -> list[Tensor]:
+    """Return the colors of the mean motion or depth of the prototypes of each image: K x 3 in [0, 1].
+
+    Empty without flow or depth. The second image of a flow has no motion: its prototypes have the color of their match,
+    or are gray.
+    """
+    colors: list[Tensor] = []
+    for image in explanation.images:
+        if image.values is not None:
+            means = torch.zeros(1, image.layer(layer).num_prototypes, len(image.values))
+            for group in image.groups(layer):
+                means[0, group.prototype] = torch.tensor(group.mean)
+            is_flow = explanation.task == "flow"
+            drawn = flow_to_color(means.numpy()) if is_flow else depth_to_color(means[..., 0].numpy())
+            colors.append(torch.from_numpy(drawn[0]).float() / 255)
+        elif colors:
+            colors.append(torch.full_like(colors[0], 0.5))
+            for match in explanation.matches(layer):
+                colors[1][match.second] = colors[0][match.first]
+    return colors
+
+
+def draw_values(explanation: Explanation, layer: str | None = None) -> list[Pixels]:
+    """Draw the regions of prototypes in the color of their mean motion or depth: uint8, H x W x 3; empty without it."""
+    return [
+        tint_image(to_uint8(image.image), image.layer(layer).labels(), colors, strength=0.75, outlined=True)
+        for image, colors in zip(explanation.images, value_colors(explanation, layer), strict=False)
     ]
 
 
@@ -62,9 +101,7 @@ def draw_parts(explanation: Explanation, layer: str | None = None) -> list[Pixel
         return []
     colors, drawn = part_colors(len(moving.parts)), []
     for image, labels in zip(explanation.images, (moving.labels, moving.second), strict=True):
-        tinted = tint_image(to_uint8(image.image), labels, colors)
-        tinted[boundaries(labels).numpy()] //= 3
-        drawn.append(tinted)
+        drawn.append(tint_image(to_uint8(image.image), labels, colors, outlined=True))
     return drawn
 
 
@@ -73,7 +110,8 @@ def draw_em_steps(explanation: Explanation, layer: str | None = None) -> Pixels:
     first_layer, image = explanation.first.layer(layer), to_uint8(explanation.first.image)
     colors = distinct_colors(first_layer.num_prototypes)
     steps = range(first_layer.num_steps + 1)
-    return np.concatenate([tint_image(image, first_layer.labels(step), colors) for step in steps], axis=1)
+    drawn = [tint_image(image, first_layer.labels(step), colors, outlined=True) for step in steps]
+    return np.concatenate(drawn, axis=1)
 
 
 def draw_memberships(explanation: Explanation, prototype: int, layer: str | None = None) -> Pixels:
@@ -85,13 +123,32 @@ def draw_memberships(explanation: Explanation, prototype: int, layer: str | None
 
 
 def draw_prototype_frame(frame: PrototypeFrame) -> Pixels:
-    """Tint a frame of a clip by families of prototypes, which keep their colors through the clip: H x W x 3."""
+    """Tint a frame of a clip by prototype, or by family if there are some, and outline the regions: H x W x 3.
+
+    Prototypes and families keep their colors through the clip.
+    """
     families, indices = frame.families.unique(return_inverse=True)
-    return tint_image(frame_pixels(frame.frame), indices, label_colors(families.tolist()))
+    return tint_image(frame_pixels(frame.frame), indices, label_colors(families.tolist()), outlined=True)
 
 
-def tint_image(image: Pixels, labels: Tensor, colors: Tensor, strength: float = STRENGTH) -> Pixels:
-    """Tint a gray version of an image (H x W x 3) by the colors (n x 3 in [0, 1]) of its labels: uint8, H x W x 3."""
+def tint_image(
+    image: Pixels, labels: Tensor, colors: Tensor, strength: float = STRENGTH, outlined: bool = False
+) -> Pixels:
+    """Tint a gray version of an image by its labels, and outline their regions on request.
+
+    Args:
+        image: H x W x 3, uint8.
+        labels: H x W, int64.
+        colors: Color of each label, n x 3 in [0, 1].
+        strength: Weight of the color; the rest is the image.
+        outlined: Whether pixels at a boundary are dark.
+
+    Returns:
+        H x W x 3, uint8.
+    """
     gray = image.astype(np.float32).mean(axis=2, keepdims=True)
     paint = (colors * 255).numpy().astype(np.float32)[labels.numpy()]
-    return np.asarray(((1 - strength) * gray + strength * paint).round().clip(0, 255), dtype=np.uint8)
+    tinted = np.asarray(((1 - strength) * gray + strength * paint).round().clip(0, 255), dtype=np.uint8)
+    if outlined:
+        tinted[boundaries(labels).numpy()] //= 3
+    return tinted

@@ -38,7 +38,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Match:
-    """A prototype of the first image and one of the second that are mutually most similar, and their cosine."""
+    """A prototype of the first image and one of the second that match each other best, and their cosine."""
 
     first: int
     second: int
@@ -93,21 +93,23 @@ def extract_groups(labels: Tensor, values: Tensor | None = None) -> tuple[Group,
     return tuple(groups)
 
 
-def mutual_matches(first: Tensor, second: Tensor, used: tuple[Tensor, Tensor]) -> tuple[Match, ...]:
-    """Match prototypes of two images that are each other's most similar by cosine, in ascending order of the first.
+def mutual_matches(
+    first: Tensor, second: Tensor, used: tuple[Tensor, Tensor], scores: Tensor | None = None
+) -> tuple[Match, ...]:
+    """Match prototypes of two images that are each other's best, in ascending order of the first.
 
     Args:
         first: K x C.
         second: K x C.
         used: Indices of the prototypes with pixels in each image; only these are matched.
+        scores: K x K, such as `match_scores`; None: cosine similarity.
     """
-    cosines = F.normalize(first[used[0]].float(), dim=1) @ F.normalize(second[used[1]].float(), dim=1).T
-    forward, backward = cosines.argmax(dim=1), cosines.argmax(dim=0)
+    cosines = F.normalize(first.float(), dim=1) @ F.normalize(second.float(), dim=1).T
+    shown = (cosines if scores is None else scores)[used[0]][:, used[1]]
+    forward, backward = shown.argmax(dim=1), shown.argmax(dim=0)
     index = torch.arange(len(forward), device=forward.device)
-    mutual = index[backward[forward] == index].tolist()
-    return tuple(
-        Match(int(used[0][one]), int(used[1][forward[one]]), float(cosines[one, forward[one]])) for one in mutual
-    )
+    pairs = [(int(used[0][one]), int(used[1][forward[one]])) for one in index[backward[forward] == index].tolist()]
+    return tuple(Match(one, other, float(cosines[one, other])) for one, other in pairs)
 
 
 def cluster_groups(centers: Tensor, labels: Tensor, count: int) -> Tensor:
@@ -129,7 +131,7 @@ def cluster_groups(centers: Tensor, labels: Tensor, count: int) -> Tensor:
 
 
 MIN_SCORE = 0.6
-"""Smallest `match_scores`, at most 2, at which a prototype continues one of the previous frame."""
+"""Smallest of the `match_scores`, at most 2, at which a prototype continues one of the previous frame."""
 NO_MATCH = -1
 """Identity and family of a prototype without pixels."""
 

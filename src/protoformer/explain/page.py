@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from protoformer.explain.drawing import draw_em_steps, draw_groups, draw_memberships, draw_parts
+from protoformer.explain.drawing import draw_em_steps, draw_groups, draw_memberships, draw_parts, draw_values
 from protoformer.explain.groups import FAMILIES
 from protoformer.explain.record import FAMILY_COUNTS, explanation_record, page_record
 from protoformer.explain.result import Explanation
@@ -49,10 +49,10 @@ SCRIPT = """
 'use strict';
 const data = JSON.parse(document.getElementById('data').textContent);
 const at = (id) => document.getElementById(id);
-const PARTS = -1, MAX_LISTED = 6;
+const PARTS = -1, VALUES = -2, MAX_LISTED = 6, SIDE = 4;
 const partsHint = 'Move the mouse over an image to highlight the moving part under it in both images.\\n' +
   'Click to keep it selected; click again to release it. Choose other colors to see the prototypes themselves.';
-const hint = 'Move the mouse over an image to highlight the group of pixels under it, its family (dimmer), and its ' +
+const hint = 'Move the mouse over an image to highlight the prototype under it, its family (dimmer), and its ' +
   'match in the other image. Rings mark the pixels most similar to the prototype.\\n' +
   'Click to keep it selected; click again to release it.';
 const DARKNESS = 160, FAMILY_DARKNESS = 100;
@@ -81,7 +81,8 @@ const partMap = (layer, image) => {
 };
 const selection = () => {
   const layer = Number(at('layer').value);
-  return { layer, step: Number(at('step').value), of: data.layers[layer], families: Number(at('families').value) };
+  const of = data.layers[layer], families = Number(at('families').value);
+  return { layer, step: families === VALUES ? of.steps : Number(at('step').value), of, families };
 };
 const layerMap = (image) => {
   const { layer, step, of, families } = selection(), part = of.images[image];
@@ -91,7 +92,7 @@ const layerMap = (image) => {
   }
   const [down, across] = [part.rows, part.columns].map((count, side) => count * of.stride / part.inputSize[side]);
   return { map: cells(layer, image, step), rows: part.rows, columns: part.columns, across, down,
-    colors: of.colors[families][image] };
+    colors: families === VALUES ? of.values[image] : of.colors[families][image] };
 };
 const partner = (of, image, number) => {
   if (selection().families === PARTS) return { number };
@@ -104,18 +105,30 @@ const paint = () => {
   const strength = 2.55 * Number(at('strength').value);
   document.querySelectorAll('.stage').forEach((stage, image) => {
     const { map, rows, columns, across, down, colors: own } = layerMap(image), canvas = stage.querySelector('canvas');
-    canvas.width = columns;
-    canvas.height = rows;
+    const side = families === PARTS ? 1 : SIDE, wide = side * columns;
+    canvas.width = wide;
+    canvas.height = side * rows;
     canvas.style.width = `${100 * across}%`;
     canvas.style.height = `${100 * down}%`;
     const colors = own.map(rgb);
     const lit = shown === null ? null : shown.image === image ? shown.number :
       (partner(of, shown.image, shown.number) || { number: -1 }).number;
-    const context = canvas.getContext('2d'), pixels = context.createImageData(columns, rows);
+    const context = canvas.getContext('2d'), pixels = context.createImageData(wide, side * rows);
     const family = lit === null || lit < 0 ? null : own[lit];
     const paints = colors.map((color, number) => lit === null ? [...color, strength] :
       number === lit ? [...color, strength * 0.7] : [10, 14, 20, own[number] === family ? FAMILY_DARKNESS : DARKNESS]);
-    map.forEach((number, cell) => pixels.data.set(paints[number], 4 * cell));
+    const outline = [10, 14, 20, 2 * strength / 3];
+    map.forEach((number, cell) => {
+      const column = cell % columns, top = side * (cell - column) * side;
+      const right = column + 1 < columns && map[cell + 1] !== number;
+      const below = cell + columns < map.length && map[cell + columns] !== number;
+      for (let y = 0; y < side; y += 1) {
+        for (let x = 0; x < side; x += 1) {
+          const edge = side > 1 && ((right && x === side - 1) || (below && y === side - 1));
+          pixels.data.set(edge ? outline : paints[number], 4 * (top + y * wide + side * column + x));
+        }
+      }
+    });
     context.putImageData(pixels, 0, 0);
     stage.querySelectorAll('i').forEach((mark) => mark.remove());
     stage.parentElement.querySelector('figcaption').textContent = caption(image, families);
@@ -147,18 +160,21 @@ const caption = (image, families) => data.images.length < 2 ? 'The image' : !ima
     'Second image: matched groups have the color of their match, others are gray';
 const describe = () => {
   const { step, of, families } = selection();
-  at('step').disabled = families === PARTS;
-  at('at').textContent = families === PARTS ? 'last' : step === 0 ? 'start (pooled)' : `${step} of ${of.steps}`;
+  at('step').disabled = families === PARTS || families === VALUES;
+  at('at').textContent = at('step').disabled ? 'last' : step === 0 ? 'start (pooled)' : `${step} of ${of.steps}`;
   at('swatch').style.background = shown ? layerMap(shown.image).colors[shown.number] : 'transparent';
   if (!shown) { at('words').textContent = families === PARTS ? partsHint : hint; return; }
   if (families === PARTS) { describePart(of); return; }
   const group = of.images[shown.image].groups[step].find((each) => each.prototype === shown.number);
   if (!group) { at('words').textContent = `Prototype ${shown.number} has no pixels after this step.`; return; }
   const other = partner(of, shown.image, shown.number);
+  const removed = shown.image === 0 && step === of.steps && of.removals[shown.number];
+  const effect = !removed ? '' : `\\nWithout it, ${data.unit === 'm' ? 'depth' : 'flow'} changes by ` +
+    `${removed[0].toPrecision(2)} ${data.unit} in its region and ${removed[1].toPrecision(2)} ${data.unit} outside`;
   const matched = data.images.length < 2 ? '' : other ?
     `\\nIn the other image: prototype ${other.number}, cosine ${other.similarity.toFixed(2)}` :
     '\\nIn the other image: no match';
-  at('words').textContent = about(`Prototype ${shown.number}`, group) + matched;
+  at('words').textContent = about(`Prototype ${shown.number}`, group) + matched + effect;
 };
 const labelAt = (event, stage, image) => {
   const { map, rows, columns, across, down } = layerMap(image), box = stage.getBoundingClientRect();
@@ -193,12 +209,13 @@ data.layers.forEach((each, number) => {
   const side = `${each.name}, at 1/${each.stride} of the image`;
   at('layer').add(new Option(side, number));
 });
-const moving = data.layers.every((each) => each.parts);
-if (moving) at('families').add(new Option('moving parts', PARTS));
 data.families.forEach((count, number) => {
   const text = count === null ? 'every prototype' : `${count} families of similar prototypes`;
   at('families').add(new Option(text, number));
 });
+const meaning = data.unit === 'm' ? 'mean depth of every prototype' : 'mean motion of every prototype';
+if (data.layers.every((each) => each.values.length)) at('families').add(new Option(meaning, VALUES));
+if (data.layers.every((each) => each.parts)) at('families').add(new Option('moving parts', PARTS));
 const relayer = () => {
   pinned = shown = null;
   at('step').max = selection().of.steps;
@@ -206,8 +223,8 @@ const relayer = () => {
   paint();
 };
 at('layer').value = data.layers.length - 1;
-at('families').value = moving ? PARTS : data.families.indexOf(12);
-let showsParts = moving;
+at('families').value = data.families.indexOf(null);
+let showsParts = false;
 at('layer').addEventListener('change', relayer);
 at('families').addEventListener('input', () => {
   if ((selection().families === PARTS) !== showsParts) pinned = shown = null;  // indices of parts and prototypes differ
@@ -221,13 +238,17 @@ relayer();
 
 LEAD = (
     "Every layer of the encoder groups the pixels around prototypes. Each pixel is shown with the prototype that the "
-    "layer assigned to it or, for two images, with its moving part: pieces of prototypes that share one smooth motion."
+    "layer assigned to it. For two images, the color mode with moving parts shows pieces of prototypes that share one "
+    "smooth motion."
 )
 UNTRAINED = "The weights of this model are random: these are the groups of an untrained network."
 
 
 def explanation_page(
-    explanation: Explanation, names: tuple[str, ...] | None = None, record: dict[str, Any] | None = None
+    explanation: Explanation,
+    names: tuple[str, ...] | None = None,
+    record: dict[str, Any] | None = None,
+    removals: int = 0,
 ) -> str:
     """Return the HTML page.
 
@@ -235,9 +256,10 @@ def explanation_page(
         explanation: The explanation.
         names: Names of the layers to show; None: all.
         record: Result of `explanation_record`, if already computed.
+        removals: Number of prototypes that are removed from each layer; see `Explanation.removals`.
     """
-    record = explanation_record(explanation, names) if record is None else record
-    data = {**page_record(explanation, names), "families": FAMILY_COUNTS}
+    record = explanation_record(explanation, names, removals=removals) if record is None else record
+    data = {**page_record(explanation, names, removals), "families": FAMILY_COUNTS}
     notice = "" if explanation.trained else f'<p class="notice">{escape(UNTRAINED)}</p>'
     # "</script>" inside the data would end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
@@ -256,19 +278,22 @@ def save_explanation(
     *,
     layer: str | None = None,
     prototypes: tuple[int, ...] = (),
+    removals: int = 0,
     progress: ProgressCallback | None = None,
 ) -> list[Path]:
     """Write an explanation to a folder; every file is written whole or not at all.
 
-    The files are index.html, the page; explanation.json; and for every layer LAYER-parts.png (colored by moving part,
-    if there is flow), LAYER-groups.png (by prototype), LAYER-families.png (by family of similar prototypes), all with
-    both images side by side; LAYER-steps.png (after each EM step); and LAYER-prototype-N.png (soft membership).
+    The files are index.html, the page; explanation.json; and for every layer LAYER-groups.png (colored by prototype),
+    LAYER-motion.png or LAYER-depth.png (by the mean motion or depth of the prototype, if known), LAYER-families.png (by
+    family of similar prototypes), LAYER-parts.png (by moving part, if there is flow), all with both images side by
+    side; LAYER-steps.png (after each EM step); and LAYER-prototype-N.png (soft membership).
 
     Args:
         folder: Created if it does not exist.
         explanation: The explanation.
         layer: Name of a single layer, such as "2.1"; None: all.
         prototypes: Prototypes whose soft memberships are drawn.
+        removals: Number of prototypes that are removed from each layer, the largest ones; see `Explanation.removals`.
         progress: Called twice for every layer: after its numbers, which take longest, and after its images.
 
     Returns:
@@ -277,9 +302,9 @@ def save_explanation(
     target = make_folder(Path(folder))
     names = None if layer is None else (layer,)
     on_progress = progress or (lambda done, total: None)
-    record = explanation_record(explanation, names, lambda done, total: on_progress(done, 2 * total))
+    record = explanation_record(explanation, names, lambda done, total: on_progress(done, 2 * total), removals)
     files = {
-        "index.html": explanation_page(explanation, names, record).encode(),
+        "index.html": explanation_page(explanation, names, record, removals).encode(),
         "explanation.json": (json.dumps(record) + "\n").encode(),
     }
     layers = [entry["name"] for entry in record["layers"]]
@@ -295,9 +320,10 @@ def save_explanation(
 
 def _images(explanation: Explanation, name: str, prototypes: tuple[int, ...]) -> dict[str, bytes]:
     drawn = {
-        "parts": draw_parts(explanation, name),
         "groups": draw_groups(explanation, name),
+        "motion" if explanation.task == "flow" else "depth": draw_values(explanation, name),
         "families": draw_groups(explanation, name, FAMILIES),
+        "parts": draw_parts(explanation, name),
         "steps": [draw_em_steps(explanation, name)],
     }
     files = {f"{name}-{content}.png": _side_by_side(images) for content, images in drawn.items() if images}

@@ -17,8 +17,7 @@ from protoformer.geometry.regions import (
     relabel_by_size,
     warp_labels,
 )
-from protoformer.geometry.resizing import resize, resize_flow
-from protoformer.geometry.warps import warp_back
+from protoformer.geometry.warps import resize, resize_flow, warp_back
 from protoformer.viz.report import SummaryRepr, format_count, format_size
 
 TERMS = 6

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protoformer.explain.drawing import part_colors, prototype_colors
+from protoformer.explain.drawing import part_colors, prototype_colors, value_colors
 from protoformer.explain.groups import Group, cells_to_pixels
 from protoformer.explain.parts import MovingPart
 from protoformer.explain.result import Explanation, ImageExplanation, LayerExplanation
@@ -21,25 +21,29 @@ FAMILY_COUNTS = (None, 24, 12, 6)
 
 
 def explanation_record(
-    explanation: Explanation, names: tuple[str, ...] | None = None, progress: ProgressCallback | None = None
+    explanation: Explanation,
+    names: tuple[str, ...] | None = None,
+    progress: ProgressCallback | None = None,
+    removals: int = 0,
 ) -> dict[str, Any]:
     """Return an explanation as JSON.
 
     The keys are task, trained, unit (of means and spreads: px or m), width, height and layers. Each layer has name,
     stride, prototypes (K), steps (N), log_likelihood, changed, moved, contraction and drift of EM (null without EM),
-    matches, the assignment (rows of indices) and groups of each image, and the moving parts (null without flow): run-
-    length encoded maps of both images, row by row (a part, its number of pixels, the next part, ...; -1 is none), and
-    their description.
+    matches, the assignment (rows of indices) and groups of each image, the effects of removing prototypes of the first
+    image, and the moving parts (null without flow): run-length encoded maps of both images, row by row (a part, its
+    number of pixels, the next part, ...; -1 is none), and their description.
 
     Args:
         explanation: The explanation.
         names: Names of the layers; None: all.
         progress: Called after every layer.
+        removals: Number of prototypes that are removed from each layer, the largest ones; see `Explanation.removals`.
     """
     layer_names = _layer_names(explanation, names)
     layers = []
     for done, name in enumerate(layer_names, 1):
-        layers.append(_layer(explanation, name))
+        layers.append(_layer(explanation, name, removals))
         if progress is not None:
             progress(done, len(layer_names))
     return {
@@ -52,8 +56,8 @@ def explanation_record(
     }
 
 
-def page_record(explanation: Explanation, names: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """Return the data of the page's script: images, the map and groups of every step, matches and colors."""
+def page_record(explanation: Explanation, names: tuple[str, ...] | None = None, removals: int = 0) -> dict[str, Any]:
+    """Return the data of the page's script: images, the map and groups of every step, matches, removals and colors."""
     return {
         "unit": UNITS[explanation.task],
         "images": [
@@ -64,7 +68,7 @@ def page_record(explanation: Explanation, names: tuple[str, ...] | None = None) 
             }
             for image in explanation.images
         ],
-        "layers": [_page_layer(explanation, name) for name in _layer_names(explanation, names)],
+        "layers": [_page_layer(explanation, name, removals) for name in _layer_names(explanation, names)],
     }
 
 
@@ -73,7 +77,7 @@ def _layer_names(explanation: Explanation, names: tuple[str, ...] | None) -> lis
     return all_names if names is None else [explanation.first.layer(name).name for name in names]
 
 
-def _layer(explanation: Explanation, name: str) -> dict[str, Any]:
+def _layer(explanation: Explanation, name: str, removals: int) -> dict[str, Any]:
     layer = explanation.first.layer(name)
     convergence = layer.convergence(likelihood=False)
     moving = explanation.parts(name)
@@ -101,6 +105,15 @@ def _layer(explanation: Explanation, name: str) -> dict[str, Any]:
             }
             for image in explanation.images
         ],
+        "removals": [
+            {
+                "prototype": effect.prototype,
+                "share": round(effect.share, 6),
+                "inside": round(effect.inside, 6),
+                "outside": round(effect.outside, 6),
+            }
+            for effect in explanation.removals(name, removals)
+        ],
         "parts": None
         if moving is None
         else {
@@ -110,7 +123,7 @@ def _layer(explanation: Explanation, name: str) -> dict[str, Any]:
     }
 
 
-def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
+def _page_layer(explanation: Explanation, name: str, removals: int) -> dict[str, Any]:
     layer = explanation.first.layer(name)
     colors = [
         [hex_colors(image_colors) for image_colors in prototype_colors(explanation, name, count)]
@@ -123,6 +136,10 @@ def _page_layer(explanation: Explanation, name: str) -> dict[str, Any]:
         "steps": layer.num_steps,
         "colors": colors,
         "matches": [[match.first, match.second, round(match.similarity, 3)] for match in explanation.matches(name)],
+        "values": [hex_colors(colors) for colors in value_colors(explanation, name)],
+        "removals": {
+            effect.prototype: [effect.inside, effect.outside] for effect in explanation.removals(name, removals)
+        },
         "images": [_page_image(image, name) for image in explanation.images],
         "parts": _page_parts(explanation, name),
     }

@@ -1,8 +1,10 @@
 """Explanations: the prototypes of an image in every layer and EM step, and what is computed from them."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
@@ -17,11 +19,22 @@ from protoformer.explain.groups import (
     cells_to_pixels,
     cluster_groups,
     extract_groups,
+    match_scores,
     mutual_matches,
 )
 from protoformer.explain.parts import MovingParts, find_moving_parts
-from protoformer.explain.tracing import Convergence, LayerTrace, log_likelihood, measure_convergence, trace_encoder
-from protoformer.geometry.resizing import Padding
+from protoformer.explain.tracing import (
+    Convergence,
+    LayerTrace,
+    Removal,
+    layer_mixer,
+    log_likelihood,
+    measure_convergence,
+    measure_removals,
+    trace_encoder,
+)
+from protoformer.geometry.warps import Padding, resize_flow
+from protoformer.io.files import PathLike
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.flow import normalize_images
@@ -55,12 +68,12 @@ class LayerExplanation(SummaryRepr):
     @property
     def num_prototypes(self) -> int:
         """K, including prototypes without pixels."""
-        return self.trace.centers[-1].shape[1]
+        return self.trace.states[-1].centers.shape[1]
 
     @property
     def num_steps(self) -> int:
         """N, the number of EM steps."""
-        return len(self.trace.centers) - 1
+        return len(self.trace.states) - 1
 
     @cached_property
     def maps(self) -> Tensor:
@@ -80,7 +93,7 @@ class LayerExplanation(SummaryRepr):
 
     def centers(self, step: int = -1) -> Tensor:
         """Return the prototypes after a step: K x C."""
-        return self.trace.centers[step][0].float().cpu()
+        return self.trace.states[step].centers[0].float().cpu()
 
     @property
     def used(self) -> Tensor:
@@ -108,7 +121,7 @@ class LayerExplanation(SummaryRepr):
             return ()
         with torch.no_grad():
             keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
-        return tuple(log_likelihood(self.trace.prototyping, centers, keys) for centers in self.trace.centers)
+        return tuple(log_likelihood(self.trace.prototyping, state, keys) for state in self.trace.states)
 
     @torch.no_grad()
     def membership(self, prototype: int) -> Tensor:
@@ -118,7 +131,8 @@ class LayerExplanation(SummaryRepr):
         if not self.num_steps:
             return (self.assignment == prototype).float()
         keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
-        memberships = self.trace.prototyping.memberships(self.trace.centers[-1], keys, self.trace.size)
+        centers, prior = self.trace.states[-1]
+        memberships = self.trace.prototyping.expectation(centers, keys, self.trace.size, prior).memberships()
         return memberships[0, :, prototype].mean(dim=0).view(self.trace.size)[:rows, :columns].float().cpu()
 
     def nearest(self, prototype: int, count: int = 5) -> tuple[tuple[float, float], ...]:
@@ -126,7 +140,7 @@ class LayerExplanation(SummaryRepr):
         self._check(prototype)
         rows, columns = self.assignment.shape
         tokens = self.trace.tokens[0].view(*self.trace.size, -1)[:rows, :columns].flatten(0, 1)
-        cosines = F.cosine_similarity(tokens.float(), self.trace.centers[-1][0, prototype].float()[None], dim=1)
+        cosines = F.cosine_similarity(tokens.float(), self.trace.states[-1].centers[0, prototype].float()[None], dim=1)
         assigned = (self.assignment.flatten() == prototype).to(cosines.device)
         cosines = torch.where(assigned, cosines, -torch.inf)
         best = cosines.topk(min(count, int(assigned.sum()))).indices.tolist()
@@ -192,6 +206,28 @@ class ImageExplanation(SummaryRepr):
         return (format_size(*self.image.shape[1:]), format_count(len(self.layers), "layer"))
 
 
+@dataclass(frozen=True, eq=False)
+class NetworkRun:
+    """A network on the images of an explanation.
+
+    Attributes:
+        encoder: Its encoder.
+        estimate: Runs the network and returns the flow or depth of the first image: C x H x W, pixels or meters.
+    """
+
+    encoder: Encoder
+    estimate: Callable[[], Tensor]
+
+    @cached_property
+    def values(self) -> Tensor:
+        """The result with all prototypes."""
+        return self.estimate()
+
+
+NUM_REMOVED = 3
+"""Default number of prototypes that are removed, the largest ones."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Explanation(SummaryRepr):
     """The prototypes of an image and, optionally, of a second one.
@@ -201,12 +237,14 @@ class Explanation(SummaryRepr):
         first: The first image.
         second: The second image, or None.
         trained: Whether the weights were trained; if not, the groups are those of a random network.
+        network: The network on the first image, to remove prototypes; None without flow or depth.
     """
 
     task: Task
     first: ImageExplanation
     second: ImageExplanation | None = None
     trained: bool = True
+    network: "NetworkRun | None" = None
 
     @property
     def images(self) -> tuple[ImageExplanation, ...]:
@@ -214,11 +252,19 @@ class Explanation(SummaryRepr):
         return (self.first,) if self.second is None else (self.first, self.second)
 
     def matches(self, layer: str | None = None) -> tuple[Match, ...]:
-        """Return the mutually most similar prototypes of both images; empty for a single image."""
+        """Return the prototypes of both images that match each other best; empty for a single image.
+
+        With flow, a match has a similar prototype (cosine) and the pixels that those of the first image move to
+        (intersection over union); without flow, a similar prototype.
+        """
         if self.second is None:
             return ()
-        one, two = self.first.layer(layer), self.second.layer(layer)
-        return mutual_matches(one.centers(), two.centers(), (one.used, two.used))
+        one, two, scores = self.first.layer(layer), self.second.layer(layer), None
+        if self.task == "flow" and self.first.values is not None:
+            flow, stride = resize_flow(self.first.values[None].float().cpu(), one.input_size), one.trace.stride
+            cells = F.avg_pool2d(flow, stride, ceil_mode=True)[0] / stride
+            scores = match_scores((one.centers(), one.assignment), (two.centers(), two.assignment), cells)
+        return mutual_matches(one.centers(), two.centers(), (one.used, two.used), scores)
 
     def parts(self, layer: str | None = None) -> MovingParts | None:
         """Segment moving parts from the prototypes of a layer and the flow; None without the flow of two images."""
@@ -234,6 +280,42 @@ class Explanation(SummaryRepr):
                 layer_of_first.input_size,
             )
         return self._parts[layer_of_first.name]
+
+    def save(
+        self, folder: PathLike, *, layer: str | None = None, prototypes: tuple[int, ...] = (), removals: int = 0
+    ) -> list[Path]:
+        """Write an interactive page, index.html, with its images and numbers to a folder; see `save_explanation`."""
+        from protoformer.explain.page import save_explanation  # it draws the results of this module
+
+        return save_explanation(folder, self, layer=layer, prototypes=prototypes, removals=removals)
+
+    def removals(self, layer: str | None = None, count: int = NUM_REMOVED) -> tuple[Removal, ...]:
+        """Remove the largest prototypes of the first image from a layer, one at a time, and run the network again.
+
+        Args:
+            layer: Name of the layer; None: the last.
+            count: Number of prototypes; each takes as long as an estimate of the flow or depth.
+
+        Returns:
+            The effects, of the largest prototype first; empty without flow or depth.
+        """
+        if self.network is None or count < 1:
+            return ()
+        shown = self.first.layer(layer)
+        labels = shown.labels()
+        largest = labels.flatten().bincount().argsort(descending=True, stable=True)[:count].tolist()
+        known = self._removals.setdefault(shown.name, {})
+        missing = [each for each in largest if each not in known]
+        if missing:
+            mixer = layer_mixer(self.network.encoder, shown.trace.stage, shown.trace.block)
+            effects = measure_removals(mixer, self.network.estimate, self.network.values, labels, missing)
+            known.update({effect.prototype: effect for effect in effects})
+        return tuple(known[each] for each in largest if each in known)
+
+    @cached_property
+    def _removals(self) -> dict[str, dict[int, Removal]]:
+        """Cache by layer and prototype."""
+        return {}
 
     @cached_property
     def _parts(self) -> dict[str, MovingParts]:

@@ -1,12 +1,12 @@
 """Record the EM steps of every encoder layer, and remove single prototypes."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import get_ident
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from protoformer.models.encoder import STRIDES, Encoder, Mixer
 from protoformer.models.kernels.reference import nearest_prototype, similarities
 from protoformer.models.prototyping import Prototypes, Prototyping, cosine_similarities
 from protoformer.models.runtime import split_heads
+from protoformer.models.spatial_prior import SpatialPrior
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Convergence:
 
     Attributes:
         log_likelihood: By step, the mean over pixels and heads of log(1/K sum_k exp(similarity)), nats: the likelihood
-            of an equal mixture whose components are proportional to exp(similarity); empty if not computed.
+            of an equal mixture whose components are proportional to exp(similarity), and to the spatial prior if there
+            is one; empty if not computed.
         distances: By step, |theta_n - theta*|, with theta* the prototypes of the last step.
         contraction: Factor kappa by which a step shrinks the distance (geometric mean); below 1 EM contracts.
         drift: Length of the last step relative to the first; near 0 EM has converged, near 1 it has no fixed point.
@@ -61,35 +63,52 @@ def measure_convergence(
         steps: Number of steps.
         likelihood: Also compute the log-likelihood of every step, which takes about half as long as the steps.
     """
-    centers = trajectory(prototyping, features, size, steps)
+    states = trajectory(prototyping, features, size, steps)
+    centers = [state.centers for state in states]
     distances = [float((each - centers[-1]).norm()) for each in centers]
     lengths = [float((after - before).norm()) for before, after in pairwise(centers)]
     keys = prototyping.keys_and_values(features)[0] if likelihood else None
     return Convergence(
-        log_likelihood=() if keys is None else tuple(log_likelihood(prototyping, each, keys) for each in centers),
+        log_likelihood=() if keys is None else tuple(log_likelihood(prototyping, each, keys) for each in states),
         distances=tuple(distances),
         contraction=contraction_factor(distances),
         drift=lengths[-1] / lengths[0],
     )
 
 
+class EMState(NamedTuple):
+    """Prototypes after an EM step.
+
+    Attributes:
+        centers: B x K x C.
+        prior: Their spatial prior, or None.
+    """
+
+    centers: Tensor
+    prior: SpatialPrior | None
+
+
 @torch.no_grad()
-def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int) -> list[Tensor]:
-    """Return the prototypes before the first EM step and after each: steps + 1 of B x K x C; features: B x HW x C."""
-    centers = [prototyping.pool(features, size)]
+def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int) -> list[EMState]:
+    """Return the prototypes of features, B x HW x C, before the first EM step and after each: steps + 1 states."""
+    centers = prototyping.pool(features, size)
+    states = [EMState(centers, prototyping.initial_prior(centers, size))]
     if steps:
         keys, values = prototyping.keys_and_values(features)
         for _ in range(steps):
-            centers.append(prototyping.step(centers[-1], keys, values, size)[0])
-    return centers
+            after, _, prior = prototyping.step(states[-1].centers, keys, values, size, states[-1].prior)
+            states.append(EMState(after, prior))
+    return states
 
 
 @torch.no_grad()
-def log_likelihood(prototyping: Prototyping, centers: Tensor, keys: Tensor) -> float:
-    """Return the log-likelihood of `Convergence`; centers: B x K x C; keys: B x heads x HW x d."""
+def log_likelihood(prototyping: Prototyping, state: EMState, keys: Tensor) -> float:
+    """Return the log-likelihood of `Convergence`; keys: B x heads x HW x d."""
     similarity = cosine_similarities if prototyping.update == "cosine" else similarities
-    queries = split_heads(prototyping.query(centers), prototyping.heads)
-    return float(similarity(queries, keys).logsumexp(dim=-2).mean()) - math.log(queries.shape[-2])
+    logits = similarity(split_heads(prototyping.query(state.centers), prototyping.heads), keys)
+    if state.prior is not None:
+        logits = logits + state.prior.logits()[:, None]
+    return float(logits.logsumexp(dim=-2).mean()) - math.log(logits.shape[-2])
 
 
 def contraction_factor(distances: list[float]) -> float:
@@ -114,7 +133,7 @@ class LayerTrace:
         prototyping: The layer's CAP module.
         tokens: Its input, B x HW x C.
         size: (H, W) of the map.
-        centers: N + 1 of B x K x C, the pooled start and the prototypes after each of N EM steps.
+        states: N + 1, the pooled start and the prototypes after each of N EM steps.
         assignments: N + 1 of B x HW, int64, by these prototypes; the last are those that the network used.
     """
 
@@ -124,7 +143,7 @@ class LayerTrace:
     prototyping: Prototyping
     tokens: Tensor
     size: tuple[int, int]
-    centers: tuple[Tensor, ...]
+    states: tuple[EMState, ...]
     assignments: tuple[Tensor, ...]
 
 
@@ -164,15 +183,23 @@ def _trace_layer(
     encoder: Encoder, stage: int, block: int, tokens: Tensor, size: tuple[int, int], prototypes: Prototypes
 ) -> LayerTrace:
     prototyping = layer_mixer(encoder, stage, block).prototyping
-    centers = [*trajectory(prototyping, tokens, size, prototyping.num_iterations)[:-1], prototypes.centers]
-    if prototypes.assignment is None:  # by the largest membership, averaged over heads
-        keys, _ = prototyping.keys_and_values(tokens)
-        assignments = [prototyping.memberships(each, keys, size).mean(dim=1).argmax(dim=1) for each in centers[:-1]]
-    else:
-        assignments = [nearest_prototype(tokens, each) for each in centers[:-1]]
+    states = trajectory(prototyping, tokens, size, prototyping.num_iterations)
+    states[-1] = EMState(prototypes.centers, prototypes.prior)
+    assignments = [_assign(prototyping, tokens, size, state, prototypes.assignment is None) for state in states[:-1]]
     return LayerTrace(
-        stage, block, STRIDES[stage - 1], prototyping, tokens, size, tuple(centers), (*assignments, prototypes.owners)
+        stage, block, STRIDES[stage - 1], prototyping, tokens, size, tuple(states), (*assignments, prototypes.owners)
     )
+
+
+def _assign(
+    prototyping: Prototyping, tokens: Tensor, size: tuple[int, int], state: EMState, by_membership: bool
+) -> Tensor:
+    """Return the prototypes of the pixels, B x HW, by the largest membership (mean of the heads) or as in LS."""
+    if by_membership:
+        keys, _ = prototyping.keys_and_values(tokens)
+        expectation = prototyping.expectation(state.centers, keys, size, state.prior)
+        return expectation.memberships().mean(dim=1).argmax(dim=1)
+    return nearest_prototype(tokens, state.centers, None if state.prior is None else state.prior.of_assignment())
 
 
 @contextmanager
@@ -187,7 +214,8 @@ def without_prototype(mixer: Mixer, prototype: int) -> Iterator[None]:
     def remove(_: object, inputs: tuple[Any, ...], output: tuple[Tensor, Prototypes | None]) -> Any:
         mixed, prototypes = output
         first = mixer.prototyping(inputs[0][:1], inputs[1])
-        fewer = Prototypes(first.centers[:, kept], first.memberships[:, :, kept], first.size)
+        prior = None if first.prior is None else first.prior.kept(kept)
+        fewer = Prototypes(first.centers[:, kept], first.memberships[:, :, kept], first.size, prior=prior)
         first_mixed, _ = mixer.synchronization(inputs[0][:1], fewer)
         return torch.cat((first_mixed.to(mixed.dtype), mixed[1:])), prototypes
 
@@ -196,3 +224,50 @@ def without_prototype(mixer: Mixer, prototype: int) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@dataclass(frozen=True)
+class Removal:
+    """Effect of removing one prototype of the first image, whose pixels are then assigned to their next nearest.
+
+    Attributes:
+        prototype: Its index.
+        share: Fraction of the image's pixels that it had.
+        inside: Mean change of the flow (pixels) or depth (meters) of its pixels.
+        outside: Mean change of all other pixels.
+    """
+
+    prototype: int
+    share: float
+    inside: float
+    outside: float
+
+    @property
+    def ratio(self) -> float:
+        """Change inside divided by change outside."""
+        return self.inside / max(self.outside, 1e-9)
+
+
+@torch.no_grad()
+def measure_removals(
+    mixer: Mixer, estimate: Callable[[], Tensor], before: Tensor, labels: Tensor, prototypes: Iterable[int]
+) -> tuple[Removal, ...]:
+    """Remove prototypes one at a time and measure where the estimate changes; one with all pixels is left out.
+
+    Args:
+        mixer: The layer's mixer.
+        estimate: Runs the network and returns the flow or depth of the image, C x H x W.
+        before: Its result with all prototypes.
+        labels: H x W, prototypes of the pixels, on the CPU.
+        prototypes: Indices of the prototypes to remove.
+    """
+    effects = []
+    for prototype in prototypes:
+        mask = labels == prototype
+        if not bool(mask.any()) or bool(mask.all()):
+            continue
+        with without_prototype(mixer, prototype):
+            change = (estimate() - before).norm(dim=0).cpu()
+        share, inside, outside = float(mask.float().mean()), float(change[mask].mean()), float(change[~mask].mean())
+        effects.append(Removal(prototype, share, inside, outside))
+    return tuple(effects)

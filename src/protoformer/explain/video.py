@@ -9,16 +9,19 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.explain.groups import FAMILIES, PrototypeTracker, assignment_map, cells_to_pixels
+from protoformer.explain.groups import PrototypeTracker, assignment_map, cells_to_pixels
 from protoformer.explain.result import layer_index
-from protoformer.geometry.resizing import limited_size, shrink
+from protoformer.geometry.warps import limited_size, shrink
+from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES
 from protoformer.models.heads.flow import flow_padding, normalize_images
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
+from protoformer.models.runtime import ProgressCallback
 from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, VideoFrame
 from protoformer.viz.report import SummaryRepr, format_count, format_size, format_time
 
@@ -102,7 +105,7 @@ class PrototypeVideo:
         source: Source,
         span: Span,
         layer: str | None = None,
-        families: int | None = FAMILIES,
+        families: int | None = None,
         updates: int | None = None,
     ) -> None:
         if families is not None and families < 1:
@@ -130,6 +133,24 @@ class PrototypeVideo:
             previous = (image, features)
         if previous is None:
             raise InputError(f"{self.clip.name} has no frame in this span; choose another.")
+
+    def save(
+        self, path: PathLike, *, format: str | None = None, progress: ProgressCallback | None = None
+    ) -> PipelineOutcome:
+        """Write the frames, tinted by families of prototypes, as a video or as a folder of png files.
+
+        Args:
+            path: A video, such as explained.mp4, with the times and the audio of the source; or a folder, a name
+                without a suffix.
+            format: Format of the files in a folder; "png" is the only one.
+            progress: Called with the number of frames so far and the estimated total.
+
+        Returns:
+            The number of frames and the run time.
+        """
+        from protoformer.explain.drawing import draw_prototype_frame  # it draws the results of this module
+
+        return save_results(path, self.clip, self, draw_prototype_frame, format, progress=progress)
 
     def _input(self, frame: VideoFrame) -> Tensor:
         """Return the network's input, 1 x 3 x h x w in [-1, 1]."""

@@ -6,8 +6,9 @@ import cv2
 import numpy as np
 from torch import Tensor
 
+from protoformer.errors import InputError
 from protoformer.flow.result import FlowResult
-from protoformer.flow.video import FlowFrame
+from protoformer.flow.video import MIN_SCALE, SAMPLED_VECTORS, FlowFrame, frame_scale
 from protoformer.viz.colormaps import Pixels, flow_to_color, frame_pixels
 from protoformer.viz.report import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 
@@ -48,6 +49,29 @@ def draw_flow_frame(result: FlowFrame, scale: float, side_by_side: bool = False,
     if arrows:
         draw_arrows(frame, result.flow, arrow_factor(frame.shape[:2], scale))
     return np.concatenate((frame, colorize_flow(result.flow, scale)), axis=1) if side_by_side else frame
+
+
+class FlowPainter:
+    """Draws the frames of a video, in order, with one color scale; arguments as of `draw_flow_frame`.
+
+    Attributes:
+        scale: motion of fully saturated colors, pixels. If none is given, it grows with the motion: it is the largest
+            99.9th percentile of all frames so far, as suits a live source.
+    """
+
+    def __init__(self, scale: float | None = None, side_by_side: bool = False, arrows: bool = False) -> None:
+        if scale is not None and not 0 < scale < float("inf"):
+            raise InputError(f"colors cannot be saturated at {scale:g} pixels; give a scale over 0.")
+        self.scale = MIN_SCALE if scale is None else scale
+        self._grows = scale is None
+        self._side_by_side, self._arrows = side_by_side, arrows
+
+    def __call__(self, result: FlowFrame) -> Pixels:
+        """Draw a frame, uint8 H x W x 3, or H x 2W x 3 if side by side."""
+        if self._grows:
+            lengths = result.flow.norm(dim=0).flatten()
+            self.scale = max(self.scale, frame_scale(lengths[:: max(1, lengths.numel() // SAMPLED_VECTORS)]))
+        return draw_flow_frame(result, self.scale, self._side_by_side, self._arrows)
 
 
 def colorize_flow(flow: Tensor, scale: float) -> Pixels:

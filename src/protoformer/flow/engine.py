@@ -11,8 +11,7 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.flow.tiling import FlowPlan, Tile, TileBlender
-from protoformer.geometry.resizing import Padding, resize, resize_flow
-from protoformer.geometry.warps import carry_forward
+from protoformer.geometry.warps import Padding, carry_forward, resize, resize_flow
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import FlowPrediction, normalize_images
 from protoformer.models.heads.update import FACTOR

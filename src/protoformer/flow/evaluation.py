@@ -16,7 +16,7 @@ from protoformer.errors import InputError
 from protoformer.flow.metrics import COLUMNS, FlowScores, flow_scores, flow_tally, mean_flow_scores
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import Tile, predict_tiled, working_size
-from protoformer.geometry.resizing import resize, resize_flow
+from protoformer.geometry.warps import resize, resize_flow
 from protoformer.io.files import csv_text, is_outside, make_folder
 from protoformer.io.formats import write_flo, write_kitti_flow
 from protoformer.models.runtime import ProgressCallback

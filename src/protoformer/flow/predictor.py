@@ -1,18 +1,24 @@
 """Optical flow prediction for image pairs and videos."""
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.explain.groups import FAMILIES
-from protoformer.explain.result import Explainer, Explanation, ImageExplanation, check_result, explain_image
+from protoformer.explain.result import (
+    Explainer,
+    Explanation,
+    ImageExplanation,
+    NetworkRun,
+    check_result,
+    explain_image,
+)
 from protoformer.explain.video import MAX_PIXELS, PrototypeVideo
 from protoformer.flow.engine import FlowEngine, check_num_updates, predict_flow, propagate_flow
 from protoformer.flow.result import FlowResult
@@ -27,15 +33,13 @@ from protoformer.flow.tiling import (
     zoom_between,
 )
 from protoformer.flow.video import FlowVideo, FlowVideoOptions
-from protoformer.geometry.resizing import Padding, limited_size, resize, resize_flow, shrink
-from protoformer.geometry.warps import occlusion_by_consistency
+from protoformer.geometry.warps import Padding, limited_size, occlusion_by_consistency, resize, resize_flow, shrink
 from protoformer.io.image_input import ImageLike, as_image, image_pair, split_batch
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
 from protoformer.models.heads.flow import LEAST_SIDE, flow_padding, normalize_images
 from protoformer.models.heads.update import FACTOR
-from protoformer.models.pretrained import save_weights
-from protoformer.models.protoformer import ProtoFormer
-from protoformer.models.runtime import Precision, ProgressCallback
+from protoformer.models.pretrained import NetworkPredictor
+from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.report import SummaryRepr, predictor_summary
@@ -51,27 +55,18 @@ class _FlowOptions:
     previous: FlowResult | None
     low_memory: bool | None
     progress: ProgressCallback | None
+    half: bool
 
 
 Pair = tuple[ImageLike, ImageLike]
 
 
-class FlowPredictor(SummaryRepr):
+class FlowPredictor(NetworkPredictor, SummaryRepr):
     """Predicts optical flow for images of any size, given as paths, Pillow images, arrays or tensors.
 
     `predictor(frame1, frame2)` is `flow` of two images. `predictor([(a1, b1), (a2, b2)])` is `flow_batch`, and so is
     `predictor(batch1, batch2)` with B x 3 x H x W tensors, B x H x W x 3 arrays or lists of images.
-
-    Args:
-        network: flow network; moved to the device and set to eval mode.
-        trained: whether the network has trained weights; repeated in every result.
-        device: device to run on; None: CUDA if available, else the CPU.
     """
-
-    def __init__(self, network: ProtoFormer, trained: bool, device: torch.device | None = None) -> None:
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = network.eval().to(self.device)
-        self.trained = trained
 
     @overload
     def __call__(self, frame1: ImageLike, frame2: ImageLike, **options: Any) -> FlowResult: ...
@@ -107,6 +102,7 @@ class FlowPredictor(SummaryRepr):
         tile: TileSize = None,
         memory: int | None = None,
         zoom: float | None = None,
+        precision: Precision | None = None,
         progress: ProgressCallback | None = None,
     ) -> FlowResult:
         """Predict the flow from the first image to the second.
@@ -125,6 +121,8 @@ class FlowPredictor(SummaryRepr):
             zoom: size at which the network runs, divided by the image size, from 0.25 to 4; tiles have that
                 resolution, the result has the images' own. None: small images are enlarged to the network's
                 `min_pixels` if memory allows it for the whole image.
+            precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
+                that accelerate it. None: that of the predictor, else "full".
             progress: called after every update, or every tile.
 
         Returns:
@@ -136,7 +134,8 @@ class FlowPredictor(SummaryRepr):
         check_num_updates(num_updates)
         images = image_pair(frame1, frame2)
         size = (images[0].shape[2], images[0].shape[3])
-        options = _FlowOptions(num_updates, occlusion, return_prototypes, previous, low_memory, progress)
+        half = self._use_half(precision)
+        options = _FlowOptions(num_updates, occlusion, return_prototypes, previous, low_memory, progress, half)
         if tile is None and memory is None:
             working, _ = self._working_size(size, zoom, pairs=2 if occlusion else 1)
         else:
@@ -161,6 +160,7 @@ class FlowPredictor(SummaryRepr):
         occlusion: bool = False,
         return_prototypes: bool = False,
         zoom: float | None = None,
+        precision: Precision | None = None,
         progress: ProgressCallback | None = None,
     ) -> list[FlowResult]:
         """Predict the flow of several pairs; consecutive pairs of one size run together, as far as memory allows.
@@ -171,6 +171,7 @@ class FlowPredictor(SummaryRepr):
             occlusion: as in `flow`.
             return_prototypes: as in `flow`; the pairs run one after the other.
             zoom: as in `flow`.
+            precision: as in `flow`.
             progress: called with the number of pairs that are done and the total.
 
         Returns:
@@ -180,7 +181,8 @@ class FlowPredictor(SummaryRepr):
         for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise InputError("flow needs two images; give two, or a list of (first, second) pairs.")
-        options = _FlowOptions(num_updates, occlusion, return_prototypes, None, None, None)
+        half = self._use_half(precision)
+        options = _FlowOptions(num_updates, occlusion, return_prototypes, None, None, None, half)
         results: list[FlowResult] = []
         images = (image_pair(*pair) for pair in pairs)
         for shape, group in itertools.groupby(images, lambda pair: pair[0].shape):
@@ -224,14 +226,15 @@ class FlowPredictor(SummaryRepr):
         else:
             result = self.flow(*images, num_updates=num_updates, tile="auto", progress=progress)
         explained = (self._explain_image(images[0], result), self._explain_image(images[1], None))
-        return Explanation("flow", *explained, trained=self.trained)
+        run = NetworkRun(self.network.encoder_of("flow"), partial(self._estimate_small, images, num_updates))
+        return Explanation("flow", *explained, trained=self.trained, network=run)
 
     def explain_video(
         self,
         source: Source,
         *,
         layer: str | None = None,
-        families: int | None = FAMILIES,
+        families: int | None = None,
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
         frame_step: int = 1,
@@ -268,13 +271,14 @@ class FlowPredictor(SummaryRepr):
         tile: TileSize = "auto",
         memory: int | None = None,
         batch_size: int | None = None,
-        precision: Precision = "auto",
+        precision: Precision | None = None,
         zoom: float | None = None,
     ) -> FlowVideo:
         """Predict the flow from each frame of a video to the next, with exact timestamps and in constant memory.
 
         Args:
-            source: video file, folder of images, glob pattern, or an iterable of images.
+            source: video file, folder of images, glob pattern, an iterable of images, or a live source; see
+                `open_video`.
             start: start of the span, seconds.
             end: end of the span, seconds.
             frame_step: use every n-th frame of the span.
@@ -284,21 +288,21 @@ class FlowPredictor(SummaryRepr):
             tile: as in `flow`.
             memory: as in `flow`.
             batch_size: number of pairs, or tiles, in a batch; it affects speed, not the result. None: by memory.
-            precision: "full" is float32, "half" computes matrix products in bfloat16, "auto" uses "half" on devices
-                that accelerate it.
+            precision: as in `flow`; None: that of the predictor, else "auto".
             zoom: as in `flow`.
 
         Returns:
-            An iterable of `FlowFrame`.
+            An iterable of `FlowFrame`; its `save` writes a video.
         """
+        chosen = self._choose_precision(precision)
         options = FlowVideoOptions(
-            start, end, frame_step, fps, num_updates, warm_start, tile, memory, batch_size, precision, zoom
+            start, end, frame_step, fps, num_updates, warm_start, tile, memory, batch_size, chosen, zoom
         )
         return FlowVideo(self.network, self.trained, self.device, source, options)
 
-    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
-        save_weights(self.network, path, trained=self.trained, half=half)
+    def _use_half(self, precision: Precision | None) -> bool:
+        """Return whether matrix products of image pairs are in bfloat16; by default they are not."""
+        return use_half_precision(self.device, self._choose_precision(precision, "full"))
 
     def _facts(self) -> tuple[str, ...]:
         return predictor_summary("flow", self.network, self.trained, self.device)
@@ -314,15 +318,16 @@ class FlowPredictor(SummaryRepr):
             init_flow = self._init_flow(options.previous, size, working, back=options.occlusion)
         if options.occlusion:
             first, second = torch.cat((first, second)), torch.cat((second, first))
-        prediction = self.network.flow(
-            normalize_images(first),
-            normalize_images(second),
-            num_updates=options.num_updates,
-            init_flow=init_flow,
-            low_memory=options.low_memory,
-            return_prototypes=options.return_prototypes,
-            progress=options.progress,
-        )
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=options.half):
+            prediction = self.network.flow(
+                normalize_images(first),
+                normalize_images(second),
+                num_updates=options.num_updates,
+                init_flow=init_flow,
+                low_memory=options.low_memory,
+                return_prototypes=options.return_prototypes,
+                progress=options.progress,
+            )
         output = resize_flow(predict_flow(prediction, zoom_between(size, working)), size)
         flow, backward = output[:, :2].split(count) if options.occlusion else (output[:, :2], None)
         occlusion = None if backward is None else occlusion_by_consistency(flow, backward).cpu()
@@ -341,7 +346,7 @@ class FlowPredictor(SummaryRepr):
 
     def _predict_by_plan(self, images: tuple[Tensor, Tensor], plan: FlowPlan, options: _FlowOptions) -> FlowResult:
         """Predict the flow of images, 1 x 3 x H x W each, in tiles or with forward and backward flow in sequence."""
-        engine = FlowEngine(self.network, self.device, plan, options.num_updates)
+        engine = FlowEngine(self.network, self.device, plan, options.num_updates, options.half)
         first, second = engine.encode([image[0] for image in images])
         init_flows: tuple[Tensor | None, ...] = (None, None)
         if options.previous is not None:
@@ -360,6 +365,14 @@ class FlowPredictor(SummaryRepr):
         resized = shrink(image.to(self.device), limited_size((image.shape[2], image.shape[3]), MAX_PIXELS))
         motion = (None, None) if result is None else (result.flow, result.confidence)
         return explain_image(self.network.encoder_of("flow"), image[0], resized, flow_padding(resized), *motion)
+
+    @torch.no_grad()
+    def _estimate_small(self, images: tuple[Tensor, Tensor], num_updates: int | None) -> Tensor:
+        """Predict the flow of two images, 1 x 3 x H x W, at the size at which they are explained: 2 x H x W."""
+        size = (images[0].shape[2], images[0].shape[3])
+        first, second = (shrink(each.to(self.device), limited_size(size, MAX_PIXELS)) for each in images)
+        prediction = self.network.flow(normalize_images(first), normalize_images(second), num_updates=num_updates)
+        return resize_flow(prediction.flows[-1].float(), size)[0]
 
     def _working_size(self, size: tuple[int, int], zoom: float | None, pairs: int) -> tuple[tuple[int, int], int]:
         """Choose the (height, width) at which whole images run and how many times `pairs` may run together."""

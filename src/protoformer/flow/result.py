@@ -3,21 +3,27 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
+from protoformer.geometry.warps import warp_back
 from protoformer.io.files import PathLike, check_output, write_atomically
-from protoformer.io.formats import write_flo, write_kitti_flow
+from protoformer.io.formats import encode_npy, encode_npz, write_flo, write_kitti_flow
+from protoformer.io.image_input import ImageLike, as_image
 from protoformer.io.png import encode_png
 from protoformer.models.prototyping import Prototypes
-from protoformer.viz.colormaps import flow_to_color
+from protoformer.viz.colormaps import Picture, flow_to_color, to_uint8
 from protoformer.viz.report import SummaryRepr, format_size, format_training
 
-FLOW_FORMATS = ("flo", "kitti", "image")
+FLOW_FORMATS = {"flo": ".flo", "kitti": ".png", "image": ".png", "npy": ".npy", "npz": ".npz"}
+"""Output formats and their suffixes."""
+_FORMAT_BY_SUFFIX = {".flo": "flo", ".png": "image", ".npy": "npy", ".npz": "npz"}
 
 
 def flow_format(path: PathLike, named: str | None = None) -> str:
@@ -25,23 +31,21 @@ def flow_format(path: PathLike, named: str | None = None) -> str:
 
     Args:
         path: output path.
-        named: requested format, one of `FLOW_FORMATS`; None chooses by suffix, .flo or .png (color image).
+        named: requested format, one of `FLOW_FORMATS`; None chooses by suffix, .png being a color image.
     """
     if named is not None and named not in FLOW_FORMATS:
         raise InputError(f"there is no flow format {named!r}; choose one of {', '.join(FLOW_FORMATS)}.")
     suffix = Path(path).suffix.lower()
-    expected = {"flo": ".flo", "kitti": ".png", "image": ".png"}
-    if named is None:
-        named = {".flo": "flo", ".png": "image"}.get(suffix)
-    if named is None or suffix != expected[named]:
-        suffixes = ".flo or .png" if named is None else expected[named]
+    named = _FORMAT_BY_SUFFIX.get(suffix) if named is None else named
+    if named is None or suffix != FLOW_FORMATS[named]:
+        suffixes = ".flo, .png, .npy or .npz" if named is None else FLOW_FORMATS[named]
         raise InputError(f"flow cannot be written to {path} by that suffix; give one ending in {suffixes}.")
     return named
 
 
 @dataclass(frozen=True, repr=False)
-class FlowResult(SummaryRepr):
-    """Optical flow from a first to a second image of H x W pixels.
+class FlowResult(SummaryRepr, Picture):
+    """Optical flow from a first to a second image of H x W pixels; `numpy.asarray` of it is H x W x 2.
 
     Attributes:
         flow: 2 x H x W, pixels, (u right, v down).
@@ -73,14 +77,21 @@ class FlowResult(SummaryRepr):
 
         Args:
             path: output path.
-            format: "flo", "kitti" (16-bit png) or "image" (color png); None chooses by suffix: .flo, or .png for a
-                color image.
+            format: "flo", "kitti" (16-bit png), "image" (color png), "npy" (float32 H x W x 2) or "npz" (arrays flow,
+                confidence and, if requested, occlusion); None chooses by suffix, .png being a color image.
         """
         file_format, target = flow_format(path, format), check_output(path)
         if file_format == "flo":
             write_flo(target, self.numpy())
         elif file_format == "kitti":
             write_kitti_flow(target, self.numpy())
+        elif file_format == "npy":
+            write_atomically(target, encode_npy(self.numpy()))
+        elif file_format == "npz":
+            arrays = {"flow": self.numpy(), "confidence": self.confidence[0].detach().float().cpu().numpy()}
+            if self.occlusion is not None:
+                arrays["occlusion"] = self.occlusion[0].cpu().numpy()
+            write_atomically(target, encode_npz(**arrays))
         else:
             write_atomically(target, encode_png(flow_to_color(self.numpy())))
 
@@ -88,9 +99,30 @@ class FlowResult(SummaryRepr):
         """Return the flow as a color image: hue is direction, saturation is speed.
 
         Args:
-            max_motion: motion of full saturation, pixels; None: the 99th percentile.
+            max_motion: motion from which the saturation is full, pixels; None: exceeded by at most 0.1 % of the pixels.
         """
         return Image.fromarray(flow_to_color(self.numpy(), max_motion))
+
+    def warp(self, image: ImageLike) -> Image.Image:
+        """Warp the second image back to the first; with exact flow it looks like the first, except where occluded.
+
+        Args:
+            image: the second image, of the same size.
+
+        Returns:
+            The image whose pixel p is pixel p + flow(p) of the second; black where that lies outside.
+        """
+        pixels = as_image(image)
+        if pixels.shape[2:] != self.flow.shape[1:]:
+            raise InputError(
+                f"the image is {pixels.shape[3]}x{pixels.shape[2]} pixels and the flow "
+                f"{self.flow.shape[2]}x{self.flow.shape[1]}; give the second image that the flow is of."
+            )
+        return Image.fromarray(to_uint8(warp_back(pixels, self.flow[None].detach().float().cpu())[0]))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return the flow as float32 H x W x 2, pixels."""
+        return np.array(self.flow.detach().float().cpu().permute(1, 2, 0).numpy(), dtype=dtype, copy=copy)
 
     def numpy(self) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
         """Return the flow as float32 H x W x 2, pixels."""

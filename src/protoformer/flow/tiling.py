@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry.resizing import Padding, enlarged_size
+from protoformer.geometry.warps import Padding, enlarged_size
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.correlation import all_pairs_bytes

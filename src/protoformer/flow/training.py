@@ -11,6 +11,7 @@ from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import full_precision
 from protoformer.synthetic.samples import FlowSample
 from protoformer.training.engine import load_initial_weights
+from protoformer.training.prototype_losses import label_maps, mean_errors, prototype_weights
 from protoformer.training.recipe import Recipe
 from protoformer.training.sources import FLOW, Source, open_source
 from protoformer.training.task import TaskLoss, ValidationScenes
@@ -24,10 +25,10 @@ class FlowTask:
         start: network whose weights initialize training; None for random weights.
     """
 
-    metrics: tuple[str, ...] = ("epe", "distance", "nll", "matching")
-
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
+        self.prototype_weights = prototype_weights(recipe.loss, "motion", "instances")
+        self.metrics: tuple[str, ...] = ("epe", "distance", "nll", "matching", *self.prototype_weights)
 
     def build(self) -> ProtoFormer:
         """Build the network of the recipe."""
@@ -50,6 +51,8 @@ class FlowTask:
         """Collect the tensors of the loss; the occlusion mask ("occlusion") is all False if it is unknown."""
         occlusion = torch.zeros_like(batch.valid) if batch.occlusion is None else batch.occlusion
         tensors = {"first": batch.first, "second": batch.second, "flow": batch.flow, "valid": batch.valid}
+        if "instances" in self.prototype_weights:
+            tensors["instances"] = label_maps(batch.instances, batch.valid)
         return {**tensors, "occlusion": occlusion}
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
@@ -57,8 +60,9 @@ class FlowTask:
         return valid_pixels(tensors["flow"], tensors["valid"]).sum()
 
     def loss(self, network: nn.Module, tensors: dict[str, Tensor], weight: Tensor) -> TaskLoss:
-        """Compute the sequence loss over all updates."""
-        prediction = network(normalize_images(tensors["first"]), normalize_images(tensors["second"]), return_all=True)
+        """Compute the sequence loss over all updates, and the losses on the prototypes of the first images."""
+        images, weights = (normalize_images(tensors[name]) for name in ("first", "second")), self.prototype_weights
+        prediction = network(*images, return_all=True, return_prototypes=bool(weights))
         with full_precision(weight):
             options, occlusion = self.recipe.loss, tensors["occlusion"]
             loss = flow_loss(
@@ -71,7 +75,10 @@ class FlowTask:
                 occlusion,
                 options.matching,
             )
-        return TaskLoss(loss.total, (loss.epe, loss.distance, loss.nll, loss.matching))
+            mask, truth = valid_pixels(tensors["flow"], tensors["valid"]), {**tensors, "motion": tensors["flow"]}
+            errors = mean_errors(prediction.prototypes, {name: truth[name] for name in weights}, mask, weight)
+        total = loss.total + sum(weights[name] * error for name, error in errors.items())
+        return TaskLoss(total, (loss.epe, loss.distance, loss.nll, loss.matching, *errors.values()))
 
 
 class ValidationFlows(ValidationScenes[FlowSample]):

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,20 +13,28 @@ from protoformer.errors import InputError
 from protoformer.flow.engine import FlowEngine, propagate_flow
 from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import FlowPlan, TileSize, check_zoom, plan_flow
+from protoformer.io.files import PathLike
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, Video, VideoFrame
+from protoformer.viz.colormaps import FLOW_PERCENTILE
 from protoformer.viz.report import format_time
 
 SAMPLED_PAIRS = 8
 """Pairs, spread over the video, from which the typical motion is estimated."""
 SAMPLED_VECTORS = 20_000
 """Flow vectors that are used of each sampled pair."""
-SCALE_QUANTILE = 0.99
-"""Quantile of the vector lengths that defines the typical motion."""
+SCALE_QUANTILE = FLOW_PERCENTILE / 100
+"""Quantile of the vector lengths that defines the color scale."""
 MIN_SCALE = 1.0
 """Smallest color scale, pixels, so that noise of a static video is not drawn in full colors."""
+
+
+def frame_scale(lengths: Tensor) -> float:
+    """Return the color scale for vectors of given lengths, pixels: 0.1 % of them at most are longer, unless it is 1."""
+    return max(MIN_SCALE, float(lengths.quantile(SCALE_QUANTILE, interpolation="higher")))
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,7 +105,7 @@ class FlowVideo:
             raise InputError(f"{self.clip.name} has no frame in this span; flow needs two, so choose another.")
         engine = self._prepare(previous.size)
         (previous_encoded,) = engine.encode([previous.pixels])
-        batch_size = 1 if engine.plan.tile else engine.plan.batch_size
+        batch_size = 1 if engine.plan.tile or self.clip.live else engine.plan.batch_size
         latest: FlowFrame | None = None
         while batch := list(itertools.islice(frames, batch_size)):
             span = [previous, *batch]
@@ -116,13 +125,14 @@ class FlowVideo:
             progress: called after every sampled pair.
 
         Returns:
-            The 99th percentile of the motion, pixels; at least 1.
+            The 99.9th percentile of the motion, pixels; at least 1.
 
         Raises:
-            InputError: if the source is an iterable of frames, which can be read only once.
+            InputError: if the source is an iterable of frames or a live source, which can be read only once.
         """
-        if self.video is None:
-            raise InputError("an iterable of frames can be read only once; open it as a video, or give a scale.")
+        if self.video is None or self.video.live:
+            source = "an iterable of frames" if self.video is None else self.video.info.name
+            raise InputError(f"{source} can be read only once; open it as a video, or give a scale.")
         instants = self.clip.instants(self.video, SAMPLED_PAIRS, together=2)
         lengths: list[Tensor] = []
         for index, instant in enumerate(instants):
@@ -131,7 +141,40 @@ class FlowVideo:
                 progress(index + 1, len(instants))
         if not lengths:
             lengths.extend(self._sample_lengths(self.video, self.options.start))
-        return max(MIN_SCALE, float(torch.cat(lengths).quantile(SCALE_QUANTILE))) if lengths else MIN_SCALE
+        return frame_scale(torch.cat(lengths)) if lengths else MIN_SCALE
+
+    def save(
+        self,
+        path: PathLike,
+        *,
+        scale: float | None = None,
+        side_by_side: bool = False,
+        arrows: bool = False,
+        format: str | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> PipelineOutcome:
+        """Write the flow as a video, or as a folder with one file per pair.
+
+        Args:
+            path: a video, such as motion.mp4, with the times and the audio of the source; or a folder, a name without a
+                suffix, with files named by the number of the first frame of each pair.
+            scale: motion of fully saturated colors, pixels; None: `typical_motion`, or, for a source that can be read
+                only once, the largest 99.9th percentile of all frames so far.
+            side_by_side: draw the frame to the left of the colors.
+            arrows: draw arrows over the frame.
+            format: format of the files in a folder, "flo", "npy", "npz" or "png" (drawn frames); None: "flo".
+            progress: called with the number of pairs so far and the estimated total.
+
+        Returns:
+            The number of pairs and the run time.
+        """
+        from protoformer.flow.drawing import FlowPainter  # it draws the results of this module
+
+        is_drawn = Path(path).suffix != "" or format == "png"
+        if scale is None and is_drawn and self.video is not None and not self.video.live:
+            scale = self.typical_motion()
+        painter = FlowPainter(scale, side_by_side, arrows)
+        return save_results(path, self.clip, self, painter, format, ("flo", "npy", "npz"), progress)
 
     def _prepare(self, size: tuple[int, int]) -> FlowEngine:
         if self._engine is None or self._engine.plan.size != size:

@@ -8,6 +8,7 @@ disparity (pixels) and depth (meters) are gray: value / 256, where 0 is invalid.
 millimeters are 16-bit pngs as well.
 """
 
+import io
 import os
 import re
 import struct
@@ -31,6 +32,20 @@ def as_values(values: npt.ArrayLike, what: str) -> FloatArray:
     if array.ndim != 2 or array.size == 0:
         raise InputError(f"{what} has shape HxW with at least one pixel, not {array.shape}; reshape it first.")
     return as_float32(array, what)
+
+
+def encode_npy(array: npt.NDArray[np.generic]) -> bytes:
+    """Encode an array as the bytes of a .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def encode_npz(**arrays: npt.ArrayLike) -> bytes:
+    """Encode named arrays as the bytes of a compressed .npz file."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    return buffer.getvalue()
 
 
 def as_float32(array: npt.NDArray[np.generic], what: str) -> FloatArray:

@@ -36,6 +36,9 @@ class EncoderConfig:
         synchronization: Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
         components: "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes synchronized;
             "base", pooled prototypes broadcast to their cells.
+        spatial_prior: Give each prototype a position that attracts near pixels (the factor s of the paper's Eq. 3).
+        mixer: Layers that mix pixels: "prototypes", CAP and LS; "attention", self-attention in windows and to the means
+            of `num_prototypes` cells; "none", only MLPs. The latter two use no other field of prototypes.
     """
 
     embedding: Literal["patches", "convolutions"] = "patches"
@@ -47,8 +50,10 @@ class EncoderConfig:
     update: Literal["cap", "cosine", "cross_attention", "criss_cross", "k_means"] = "cap"
     normalize: bool = True
     residual: bool = True
-    synchronization: Literal["ls", "fc_similarity", "fc", "none"] = "ls"
+    synchronization: Literal["ls", "ungated", "fc_similarity", "fc", "projection", "none"] = "ls"
     components: Literal["both", "cap", "ls", "base"] = "both"
+    spatial_prior: bool = False
+    mixer: Literal["prototypes", "attention", "none"] = "prototypes"
 
     def __post_init__(self) -> None:
         check_fields(self, "encoder")
@@ -62,6 +67,7 @@ class FlowHeadConfig:
         shared_encoder: Compute the context from the features instead of by a second encoder.
         decoder: "memory" (the paper, after FlowFormer) or "recurrent" (lookups in a correlation pyramid, RAFT).
         global_matching: Initialize the flow by global matching of the features instead of zero.
+        cross_image: Synchronize the features of each frame with the prototypes of the other one before matching.
         aggregation: Aggregate motion by attention between all "pixels" or through "prototypes" of the context.
         num_prototypes: Number of prototypes of the aggregation, independent of the encoder's.
         feature_dim: Channels of the feature maps that are correlated.
@@ -80,6 +86,7 @@ class FlowHeadConfig:
     shared_encoder: bool = False
     decoder: Literal["memory", "recurrent"] = "memory"
     global_matching: bool = False
+    cross_image: bool = False
     aggregation: Literal["pixels", "prototypes"] = "pixels"
     num_prototypes: int = bounded(100, min=1, max=16384)
     feature_dim: int = bounded(256, min=1, max=MAX_WIDTH)
@@ -260,7 +267,7 @@ def _replace_fields(name: str, section: Any, values: object) -> Any:
 PRESETS: dict[str, ModelConfig] = {
     "paper": ModelConfig(),
     "fast": ModelConfig(
-        EncoderConfig(embedding="convolutions", embed_dims=(64, 192)),
+        EncoderConfig(embedding="convolutions", embed_dims=(64, 192), spatial_prior=True),
         FlowHeadConfig(
             shared_encoder=True,
             decoder="recurrent",
@@ -280,7 +287,12 @@ PRESETS: dict[str, ModelConfig] = {
     ),
     "tiny": ModelConfig(
         EncoderConfig(
-            embedding="convolutions", embed_dims=(32, 64), depths=(1, 1), num_prototypes=16, num_iterations=2
+            embedding="convolutions",
+            embed_dims=(32, 64),
+            depths=(1, 1),
+            num_prototypes=16,
+            num_iterations=2,
+            spatial_prior=True,
         ),
         FlowHeadConfig(
             shared_encoder=True,

@@ -13,9 +13,10 @@ LayerNorm. A block takes tokens x, B x HW x C:
     x = x + MLP(x)
 
 `Mixer` is LS(y, CAP(y)): it finds K prototypes of each image by N EM iterations (Cross-Attention Prototyping) and
-updates each feature with its nearest prototype (Latent Synchronization). The MLP (ratio 4) starts with its own
-LayerNorm. The flow network of the paper has two encoders without shared weights, one for the features of both images
-and one for the context of the first.
+updates each feature with its nearest prototype (Latent Synchronization). For ablations the configuration field `mixer`
+replaces it by windowed self-attention or leaves it out. The MLP (ratio 4) starts with its own LayerNorm. The flow
+network of the paper has two encoders without shared weights, one for the features of both images and one for the
+context of the first.
 """
 
 from dataclasses import dataclass, replace
@@ -25,12 +26,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding
+from protoformer.geometry.warps import Padding
 from protoformer.models.config import EncoderConfig
 from protoformer.models.initialization import init_for_relu
 from protoformer.models.kernels import fused
 from protoformer.models.kernels.mixing import Weights
-from protoformer.models.layers import FeedForward, MapNorm, PositionConv, TokenNorm
+from protoformer.models.layers import FeedForward, MapNorm, PositionConv, TokenNorm, WindowAttention
 from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import map_size, maps_to_tokens, tokens_to_maps
 from protoformer.models.synchronization import SYNCHRONIZATIONS, LatentSynchronization
@@ -109,8 +110,8 @@ class EncoderOutput:
 
     Attributes:
         features: One map per stage, B x C x ceil(H / stride) x ceil(W / stride) for strides 4 and 8.
-        prototypes: Per stage, the prototypes of each block, over the feature map of the padded image; empty unless
-            requested.
+        prototypes: Per stage, the prototypes of each block that has some, over the feature map of the padded image;
+            empty unless requested.
     """
 
     features: tuple[Tensor, ...]
@@ -170,6 +171,7 @@ class Mixer(nn.Module):
             torch.cat([ls.key.bias, ls.value.bias]),
             ls.alpha,
             ls.beta,
+            *((cap.log_width, cap.log_temperature) if cap.spatial_prior else ()),
         )
         mixed = fused.mix(
             tokens, weights, size, cap.grid, cap.num_iterations, cap.normalize, cap.residual, keep=return_prototypes
@@ -177,9 +179,11 @@ class Mixer(nn.Module):
         output = fused.feed_forward(mixed.attended, ls.feed_forward)
         if not return_prototypes:
             return output, None
-        keys = mixed.projected[..., : tokens.shape[2]]
-        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size)
-        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment)
+        keys, before, prior = mixed.projected[..., : tokens.shape[2]], None, None
+        if cap.spatial_prior:
+            before, prior = cap.prior_at(mixed.earlier_positions[-1], size), cap.prior_at(mixed.positions, size)
+        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size, before)
+        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment, prior, tokens)
 
 
 class Block(nn.Module):
@@ -187,12 +191,12 @@ class Block(nn.Module):
 
     Args:
         channels: C, channels of the tokens.
-        mixer: CAP and LS.
+        mixer: CAP and LS, self-attention, or None for a block of only the MLP.
     """
 
-    def __init__(self, channels: int, mixer: Mixer) -> None:
+    def __init__(self, channels: int, mixer: Mixer | WindowAttention | None) -> None:
         super().__init__()
-        self.norm = TokenNorm(channels)
+        self.norm = None if mixer is None else TokenNorm(channels)
         self.mixer = mixer
         self.mlp = FeedForward(channels)
 
@@ -207,10 +211,16 @@ class Block(nn.Module):
             return_prototypes: Also return the prototypes.
 
         Returns:
-            The new tokens, B x HW x C, and the prototypes, or None if they were not requested.
+            The new tokens, B x HW x C, and the prototypes, or None if there are none or they were not requested.
         """
-        mixed, prototypes = self.mixer(self.norm(tokens), size, return_prototypes)
-        tokens = tokens + mixed
+        prototypes = None
+        if self.mixer is not None and self.norm is not None:
+            normed = self.norm(tokens)
+            if isinstance(self.mixer, Mixer):
+                mixed, prototypes = self.mixer(normed, size, return_prototypes)
+            else:
+                mixed = self.mixer(normed, size)
+            tokens = tokens + mixed
         return tokens + self.mlp(tokens), prototypes
 
 
@@ -300,6 +310,10 @@ def build_block(config: EncoderConfig, channels: int) -> Block:
     and without LS they are broadcast by their soft memberships.
     """
     heads = channels // config.head_dim
+    if config.mixer == "none":
+        return Block(channels, None)
+    if config.mixer == "attention":
+        return Block(channels, WindowAttention(channels, heads, config.num_prototypes))
     use_cap, use_ls = config.components in ("both", "cap"), config.components in ("both", "ls")
     prototyping = Prototyping(
         channels,
@@ -309,6 +323,7 @@ def build_block(config: EncoderConfig, channels: int) -> Block:
         update=config.update,
         normalize=config.normalize,
         residual=config.residual,
+        spatial_prior=config.spatial_prior,
     )
     synchronization = SYNCHRONIZATIONS[config.synchronization if use_ls else "none"]
     return Block(channels, Mixer(prototyping, synchronization(channels, heads)))

@@ -11,8 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from protoformer.geometry.warps import grid_shape
+from protoformer.models.kernels import fused
 from protoformer.models.kernels.dispatch import is_cpu_inference, is_exporting, use_kernels
-from protoformer.models.runtime import merge_heads, split_heads
+from protoformer.models.runtime import map_size, maps_to_tokens, merge_heads, split_heads, tokens_to_maps
 
 ALIGNMENT = 8
 """Channel counts that are multiples of this multiply fastest on matrix units."""
@@ -132,6 +134,61 @@ class Attention(nn.Module):
         value = split_heads(self.value(memory if values is None else values), self.heads)
         result: Tensor = self.output(merge_heads(_attend(query, key, value)))
         return result
+
+
+WINDOW = 8
+"""Side of the windows of `WindowAttention`, pixels."""
+
+
+class WindowAttention(Attention):
+    """Self-attention of linear cost: each pixel attends to its 8x8 window and to the means of a grid of cells.
+
+    It has the locally-grouped and the global sub-sampled attention of Twins in one layer. The cells are as many for any
+    size of the map, so that the cost is linear in the number of pixels.
+
+    Args:
+        channels: C, a multiple of `heads`.
+        heads: Number of attention heads.
+        num_cells: Number of cells that are seen from everywhere.
+    """
+
+    def __init__(self, channels: int, heads: int, num_cells: int) -> None:
+        super().__init__(channels, heads)
+        self.grid = grid_shape(num_cells)
+
+    def forward(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:  # type: ignore[override]
+        """Mix tokens, B x HW x C, of a map of (H, W) = size."""
+        cells, (height, width) = fused.cell_means(tokens, size, self.grid), size
+        padding = (0, -width % WINDOW, 0, -height % WINDOW)
+        maps = F.pad(tokens_to_maps(tokens, size), padding)
+        windows = _split_windows(maps)
+        count = windows.shape[0] // tokens.shape[0]
+        query = split_heads(self.query(windows), self.heads)
+        key, value = (
+            torch.cat((layer(windows), layer(cells).repeat_interleave(count, dim=0)), dim=1)
+            for layer in (self.key, self.value)
+        )
+        mask = None
+        if any(padding):
+            inside = _split_windows(F.pad(tokens.new_ones(1, 1, height, width), padding)).squeeze(2) > 0
+            mask = F.pad(inside, (0, cells.shape[1]), value=True).repeat(tokens.shape[0], 1)[:, None, None]
+        key, value = split_heads(key, self.heads), split_heads(value, self.heads)
+        attended: Tensor = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value, mask)))
+        return maps_to_tokens(_join_windows(attended, map_size(maps))[:, :, :height, :width])
+
+
+def _split_windows(maps: Tensor) -> Tensor:
+    """Split maps, B x C x H x W, into the tokens of their windows, row by row: (B windows) x WINDOW^2 x C."""
+    batch, channels, height, width = maps.shape
+    windows = maps.reshape(batch, channels, height // WINDOW, WINDOW, width // WINDOW, WINDOW).permute(0, 2, 4, 3, 5, 1)
+    return windows.reshape(-1, WINDOW**2, channels)
+
+
+def _join_windows(windows: Tensor, size: tuple[int, int]) -> Tensor:
+    """Join windows to maps of (H, W) = size, the inverse of `_split_windows`."""
+    rows, columns = size[0] // WINDOW, size[1] // WINDOW
+    maps = windows.view(-1, rows, columns, WINDOW, WINDOW, windows.shape[2]).permute(0, 5, 1, 3, 2, 4)
+    return maps.reshape(maps.shape[0], maps.shape[1], *size)
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:

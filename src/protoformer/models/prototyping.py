@@ -17,13 +17,21 @@ The M-step of the paper is M V in Eq. 5, an average in Eq. 4, and has a residual
 residual average, as EM requires; `normalize=False` is the literal Eq. 5 and `residual=False` drops the residual. The
 other entries of `UPDATE_RULES` replace the E-step, for the rows "prototype update" of the paper's ablation.
 
+With `spatial_prior`, the factor s of the paper's Eq. 3, each prototype k also has a position c_k. It starts in the
+center of its cell, both assignments (the E-step here, and that of Latent Synchronization) get the term
+-|x_i - c_k|^2 / (2 w^2) for a pixel at x_i, and the M-step sets c_k to the mean position of the members. Positions are
+in cells of the grid, and w is learned. A prototype is one region of the image, so that all heads share its position and
+w: the mean is over the memberships of all heads together.
+
 `Prototyping` is the module and `Prototypes` its output. M is many times larger than the features, so it is not stored:
 the M-step accumulates its two sums over blocks of pixels (`protoformer.models.kernels`), and `Prototypes.memberships`
 computes M on access.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -31,25 +39,28 @@ from torch import Tensor, nn
 
 from protoformer.geometry.warps import cell_of_pixel, cells, grid_shape
 from protoformer.models.kernels import fused
-from protoformer.models.kernels.reference import competing, means, member_sums, similarities
-from protoformer.models.runtime import merge_heads, split_heads, to_autocast_dtype
+from protoformer.models.kernels.reference import (
+    cell_positions,
+    competing,
+    directions,
+    mean_positions,
+    means,
+    member_sums,
+    similarities,
+    spatial_moments,
+)
+from protoformer.models.runtime import (
+    accumulation_dtype,
+    full_precision,
+    merge_heads,
+    split_heads,
+    to_autocast_dtype,
+)
+from protoformer.models.spatial_prior import INITIAL_TEMPERATURE, INITIAL_WIDTH, Layout, SpatialPrior
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Spatial layout of a feature map and of its prototypes.
-
-    Attributes:
-        size: (H, W) of the feature map.
-        grid: (rows, columns) of the grid of cells that the prototypes are initialized from; rows * columns = K.
-    """
-
-    size: tuple[int, int]
-    grid: tuple[int, int]
-
-
-UpdateRule = Callable[[Tensor, Tensor, Layout], Tensor]
-"""An E-step: maps queries (B x heads x K x d) and keys (B x heads x HW x d) to memberships (B x heads x K x HW)."""
+UpdateRule = Callable[[Tensor, Tensor, Layout, Tensor | float], Tensor]
+"""An E-step: maps queries (B x heads x K x d), keys (B x heads x HW x d) and the logits of the prior (B x 1 x K x HW,
+or 0) to memberships (B x heads x K x HW)."""
 
 
 def normalize_directions(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,38 +87,38 @@ def cosine_similarities(queries: Tensor, keys: Tensor) -> Tensor:
     return similarities(*normalize_directions(queries, keys))
 
 
-def cap(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+def cap(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
     """E-step of the paper: softmax over the prototypes, so that the memberships of each pixel sum to 1."""
-    return competing(similarities(queries, keys))
+    return competing(similarities(queries, keys) + prior)
 
 
-def cosine(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+def cosine(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
     """`cap` with cosine similarity: the E-step of a mixture of von Mises-Fisher distributions over unit keys."""
-    return competing(cosine_similarities(queries, keys))
+    return competing(cosine_similarities(queries, keys) + prior)
 
 
-def cross_attention(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+def cross_attention(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
     """Vanilla cross-attention: softmax over the pixels, so that the memberships of each prototype sum to 1."""
-    return similarities(queries, keys).softmax(dim=-1)
+    return (similarities(queries, keys) + prior).softmax(dim=-1)
 
 
-def criss_cross(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
+def criss_cross(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
     """Criss-cross attention: `cross_attention` of each prototype to the rows and columns through its cell only."""
     (height, width), (rows, columns) = layout.size, layout.grid
     in_row = cells(height, rows, queries.device).view(rows, 1, height, 1)
     in_column = cells(width, columns, queries.device).view(1, columns, 1, width)
     visible = (in_row | in_column).view(rows * columns, height * width)
-    return similarities(queries, keys).masked_fill(~visible, -torch.inf).softmax(dim=-1)
+    return (similarities(queries, keys) + prior).masked_fill(~visible, -torch.inf).softmax(dim=-1)
 
 
-def k_means(queries: Tensor, keys: Tensor, layout: Layout) -> Tensor:
-    """K-means: one-hot memberships, 1 for the most similar prototype of a pixel.
+def k_means(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
+    """Spherical k-means: one-hot memberships, 1 for the prototype of largest cosine similarity to a pixel.
 
-    The argmax has no gradient, so the backward pass uses the gradient of the soft memberships (straight-through).
+    With dot products the longest queries would collect most pixels, and a quarter of the prototypes would be empty. The
+    memberships have no gradient; the M-step uses that of `cosine` (straight-through).
     """
-    soft = similarities(queries, keys).softmax(dim=-2)
-    hard = torch.zeros_like(soft).scatter_(-2, soft.argmax(dim=-2, keepdim=True), 1.0)
-    return hard + soft - soft.detach() if soft.requires_grad else hard
+    soft = cosine(queries, keys, layout, prior)
+    return torch.zeros_like(soft).scatter_(-2, soft.argmax(dim=-2, keepdim=True), 1.0).detach()
 
 
 UPDATE_RULES: dict[str, UpdateRule] = {
@@ -129,24 +140,29 @@ class Expectation:
         keys: B x heads x HW x d, projections of the pixels.
         update: Name of the E-step in `UPDATE_RULES`.
         layout: Sizes of the feature map and of the grid of prototypes.
+        prior: Spatial prior, with the positions before the M-step, or None.
     """
 
     queries: Tensor
     keys: Tensor
     update: str
     layout: Layout
+    prior: SpatialPrior | None = None
 
     def memberships(self) -> Tensor:
         """Compute the memberships, B x heads x K x HW."""
-        return UPDATE_RULES[self.update](self.queries, self.keys, self.layout)
+        prior = 0.0 if self.prior is None else self.prior.logits()[:, None]
+        return UPDATE_RULES[self.update](self.queries, self.keys, self.layout, prior)
 
     def first(self, count: int) -> "Expectation":
         """Return the expectation of the first `count` images of the batch."""
-        return replace(self, queries=self.queries[:count], keys=self.keys[:count])
+        prior = None if self.prior is None else self.prior.first(count)
+        return replace(self, queries=self.queries[:count], keys=self.keys[:count], prior=prior)
 
     def cpu(self) -> "Expectation":
         """Return a copy in CPU memory."""
-        return replace(self, queries=self.queries.cpu(), keys=self.keys.cpu())
+        prior = None if self.prior is None else self.prior.cpu()
+        return replace(self, queries=self.queries.cpu(), keys=self.keys.cpu(), prior=prior)
 
 
 @dataclass(frozen=True)
@@ -160,12 +176,24 @@ class Prototypes:
         size: (H, W) of the feature map.
         assignment: B x HW, int64, index of the prototype that Latent Synchronization assigned to each pixel; None if
             the synchronization makes no hard assignment.
+        prior: Spatial prior with the final positions, or None.
+        features: B x HW x C, the features that were clustered.
     """
 
     centers: Tensor
     expectation: Expectation | Tensor
     size: tuple[int, int]
     assignment: Tensor | None = None
+    prior: SpatialPrior | None = None
+    features: Tensor | None = None
+
+    @property
+    def positions(self) -> Tensor | None:
+        """Positions (x, y) of the prototypes, B x K x 2, in pixels of the map; None without a spatial prior.
+
+        The centers of pixels are at whole numbers, as in `geometry.warps.pixel_grid`.
+        """
+        return None if self.prior is None else self.prior.pixel_positions
 
     @property
     def memberships(self) -> Tensor:
@@ -183,17 +211,46 @@ class Prototypes:
         """
         return self.memberships.mean(dim=1).argmax(dim=1) if self.assignment is None else self.assignment
 
+    def soft_assignment(self) -> Tensor:
+        """Return the soft version of the assignment of Latent Synchronization, B x K x HW, with gradients.
+
+        It is the softmax over the prototypes of cos(feature, center) / temperature, plus the spatial prior.
+
+        Raises:
+            ValueError: If the features were not kept.
+        """
+        if self.features is None:
+            raise ValueError("the soft assignment needs the features that were clustered")
+        prior, temperature = self.prior, INITIAL_TEMPERATURE
+        with full_precision(self.features):
+            cosines = directions(self.centers) @ directions(self.features).transpose(1, 2)
+            if prior is None:
+                return (cosines / temperature).softmax(dim=1)
+            return (cosines / prior.log_temperature.exp() + prior.logits()).softmax(dim=1)
+
     def first(self, count: int) -> "Prototypes":
         """Return the prototypes of the first `count` images of the batch."""
-        expectation = self.expectation
-        expectation = expectation[:count] if isinstance(expectation, Tensor) else expectation.first(count)
-        assignment = None if self.assignment is None else self.assignment[:count]
-        return Prototypes(self.centers[:count], expectation, self.size, assignment)
+        return self._map(lambda tensor: tensor[:count], lambda part: part.first(count))
 
     def cpu(self) -> "Prototypes":
         """Return a copy in CPU memory."""
-        assignment = None if self.assignment is None else self.assignment.cpu()
-        return Prototypes(self.centers.cpu(), self.expectation.cpu(), self.size, assignment)
+        return self._map(Tensor.cpu, lambda part: part.cpu())
+
+    def _map(
+        self,
+        change: Callable[[Tensor], Tensor],
+        change_part: Callable[[Any], Any],
+    ) -> "Prototypes":
+        """Return a copy with changed tensors and parts."""
+        expectation = self.expectation
+        return Prototypes(
+            change(self.centers),
+            change(expectation) if isinstance(expectation, Tensor) else change_part(expectation),
+            self.size,
+            None if self.assignment is None else change(self.assignment),
+            None if self.prior is None else change_part(self.prior),
+            None if self.features is None else change(self.features),
+        )
 
 
 def maximization_step(memberships: Tensor, values: Tensor, normalize: bool) -> Tensor:
@@ -227,6 +284,7 @@ class Prototyping(nn.Module):
         update: E-step, a key of `UPDATE_RULES`; "cap" is that of the paper.
         normalize: Use the weighted mean in the M-step (EM) instead of the weighted sum (the literal Eq. 5).
         residual: Add the result of the M-step to the prototypes (Algorithm 1) instead of replacing them.
+        spatial_prior: Give each prototype a position that attracts near pixels.
 
     Raises:
         ValueError: If `channels` is not a multiple of `heads` or `num_iterations` is negative.
@@ -241,6 +299,7 @@ class Prototyping(nn.Module):
         update: str = "cap",
         normalize: bool = True,
         residual: bool = True,
+        spatial_prior: bool = False,
     ) -> None:
         super().__init__()
         if channels % heads:
@@ -253,10 +312,14 @@ class Prototyping(nn.Module):
         self.update = update
         self.normalize = normalize
         self.residual = residual
+        self.spatial_prior = spatial_prior
         if num_iterations:
             self.query = nn.Linear(channels, channels)
             self.key = nn.Linear(channels, channels)
             self.value = nn.Linear(channels, channels)
+        if spatial_prior:  # as logarithms, so that they stay positive
+            self.log_width = nn.Parameter(torch.tensor(math.log(INITIAL_WIDTH)))
+            self.log_temperature = nn.Parameter(torch.tensor(math.log(INITIAL_TEMPERATURE)))
 
     def forward(self, features: Tensor, size: tuple[int, int], init_centers: Tensor | None = None) -> Prototypes:
         """Cluster the features of each image into K prototypes.
@@ -270,12 +333,28 @@ class Prototyping(nn.Module):
             The prototypes after N iterations, with the memberships of the last E-step.
         """
         centers = self.pool(features, size) if init_centers is None else init_centers
+        prior = self.initial_prior(centers, size)
+        if prior is not None:
+            # The hard assignment has no gradient. Training on several processes needs one, if only zero, of every
+            # parameter.
+            centers = centers + 0 * (prior.log_width + prior.log_temperature)
         if not self.num_iterations:
-            return Prototypes(centers, self._cell_memberships(features, size), size)
+            return Prototypes(centers, self._cell_memberships(features, size), size, prior=prior, features=features)
         keys, values = self.keys_and_values(features)
         for _ in range(self.num_iterations):
-            centers, expectation = self.step(centers, keys, values, size)
-        return Prototypes(centers, expectation, size)
+            centers, expectation, prior = self.step(centers, keys, values, size, prior)
+        return Prototypes(centers, expectation, size, prior=prior, features=features)
+
+    def initial_prior(self, centers: Tensor, size: tuple[int, int]) -> SpatialPrior | None:
+        """Return the spatial prior of pooled prototypes, B x K x C, whose positions are the centers of their cells."""
+        if not self.spatial_prior:
+            return None
+        positions = cell_positions(self.grid, centers.device, accumulation_dtype(centers.dtype))
+        return self.prior_at(positions.expand(centers.shape[0], -1, -1), size)
+
+    def prior_at(self, positions: Tensor, size: tuple[int, int]) -> SpatialPrior:
+        """Return the spatial prior of prototypes at positions, B x K x 2, in cells from the middle of the map."""
+        return SpatialPrior(positions, self.log_width, self.log_temperature, Layout(size, self.grid))
 
     def pool(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Return the initial prototypes, the mean of the features (B x HW x C) of each of the K cells: B x K x C."""
@@ -286,7 +365,14 @@ class Prototyping(nn.Module):
         features = to_autocast_dtype(features)
         return split_heads(self.key(features), self.heads), split_heads(self.value(features), self.heads)
 
-    def step(self, centers: Tensor, keys: Tensor, values: Tensor, size: tuple[int, int]) -> tuple[Tensor, Expectation]:
+    def step(
+        self,
+        centers: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        size: tuple[int, int],
+        prior: SpatialPrior | None = None,
+    ) -> tuple[Tensor, Expectation, SpatialPrior | None]:
         """Run one EM iteration.
 
         Args:
@@ -294,37 +380,63 @@ class Prototyping(nn.Module):
             keys: B x heads x HW x d, from `keys_and_values`.
             values: B x heads x HW x d, from `keys_and_values`.
             size: (H, W) of the map.
+            prior: Spatial prior with the current positions, or None.
 
         Returns:
-            The new prototypes, B x K x C, and the E-step from which they were computed.
+            The new prototypes, B x K x C, the E-step from which they were computed, and the prior with new positions.
         """
-        expectation = self.expectation(centers, keys, size)
-        update = merge_heads(self._maximize(expectation, values))
-        return (centers + update if self.residual else update), expectation
+        expectation = self.expectation(centers, keys, size, prior)
+        update, prior = self._maximize(expectation, values)
+        update = merge_heads(update)
+        return (centers + update if self.residual else update), expectation, prior
 
-    def expectation(self, centers: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
+    def expectation(
+        self, centers: Tensor, keys: Tensor, size: tuple[int, int], prior: SpatialPrior | None = None
+    ) -> Expectation:
         """Return the E-step of prototypes (B x K x C) and keys (B x heads x HW x d)."""
         queries = split_heads(self.query(centers), self.heads)
-        return Expectation(queries, keys, self.update, Layout(size, self.grid))
+        return Expectation(queries, keys, self.update, Layout(size, self.grid), prior)
 
-    def expectation_from_projections(self, queries: Tensor, keys: Tensor, size: tuple[int, int]) -> Expectation:
+    def expectation_from_projections(
+        self, queries: Tensor, keys: Tensor, size: tuple[int, int], prior: SpatialPrior | None = None
+    ) -> Expectation:
         """Return the E-step of projected queries (B x K x C) and keys (B x HW x C), not yet split into heads."""
         queries, keys = split_heads(queries.to(keys.dtype), self.heads), split_heads(keys, self.heads)
-        return Expectation(queries, keys, self.update, Layout(size, self.grid))
+        return Expectation(queries, keys, self.update, Layout(size, self.grid), prior)
 
     def memberships(self, centers: Tensor, keys: Tensor, size: tuple[int, int]) -> Tensor:
         """Compute the memberships, B x heads x K x HW, of prototypes (B x K x C) and keys (B x heads x HW x d)."""
         return self.expectation(centers, keys, size).memberships()
 
-    def _maximize(self, expectation: Expectation, values: Tensor) -> Tensor:
-        """Return the M-step, B x heads x K x d; for softmax over prototypes without storing the memberships."""
+    def _maximize(self, expectation: Expectation, values: Tensor) -> tuple[Tensor, SpatialPrior | None]:
+        """Run the M-step; for softmax over prototypes without storing the memberships.
+
+        Returns:
+            The means or sums of the values, B x heads x K x d, and the prior with the mean positions.
+        """
+        queries, keys, prior = expectation.queries, expectation.keys, expectation.prior
         if self.update not in ("cap", "cosine"):
-            return maximization_step(expectation.memberships(), values, self.normalize)
-        queries, keys = expectation.queries, expectation.keys
+            memberships = expectation.memberships()
+            update = maximization_step(memberships, values, self.normalize)
+            if self.update == "k_means" and torch.is_grad_enabled():
+                # Through the hard means, a prototype with few members would get a gradient from every pixel that is
+                # divided by its small mass; the soft means do not have that problem.
+                logits = 0.0 if prior is None else prior.logits()[:, None]
+                soft = cosine(queries, keys, expectation.layout, logits)
+                soft = maximization_step(soft, values.detach(), self.normalize)
+                update = update + (soft - soft.detach())
+            if prior is not None:
+                moments, mass = spatial_moments(memberships, prior.pixels), memberships.sum(dim=-1)
+                prior = replace(prior, positions=mean_positions(moments, mass, prior.positions))
+            return update, prior
         if self.update == "cosine":
             queries, keys = normalize_directions(queries, keys)
-        sums, mass = fused.prototype_sums(queries, keys, values)
-        return means(sums, mass) if self.normalize else sums
+        if prior is None:
+            sums, mass = fused.prototype_sums(queries, keys, values)
+        else:
+            sums, mass, moments = fused.spatial_sums(queries, keys, values, prior.of_expectation())
+            prior = replace(prior, positions=mean_positions(moments, mass, prior.positions))
+        return (means(sums, mass) if self.normalize else sums), prior
 
     def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Return one-hot memberships of each pixel in its cell: B x 1 x K x HW."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.io.files import short_repr
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
@@ -56,12 +57,26 @@ def use_half_precision(device: torch.device, precision: Precision) -> bool:
     """
     if precision not in ("auto", "full", "half"):
         raise InputError(f"there is no precision {precision!r}; choose auto, full or half.")
+    if precision == "half" and device.type == "mps":
+        raise InputError("networks run in float32 on mps; choose the precision full or auto.")
     if precision != "auto":
         return precision == "half"
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def checked_device(device: str | torch.device) -> torch.device:
+    """Return a device after a test computation; raise `InputError` if it does not exist or cannot compute."""
+    try:
+        chosen = torch.device(device)
+        torch.zeros(1, device=chosen).item()  # a device can have a name and still not compute
+    except (RuntimeError, AssertionError, ImportError, TypeError):
+        raise InputError(
+            f"the device {short_repr(device)} is not there; choose cpu, or cuda or mps on a machine with such a GPU."
+        ) from None
+    return chosen
 
 
 def maps_to_tokens(maps: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from protoformer.datasets.segmentation import MaskSequence, read_labels
 from protoformer.datasets.base import Dataset
+from protoformer.datasets.segmentation import MaskSequence, read_labels
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text
 from protoformer.segmentation.metrics import (

@@ -18,7 +18,7 @@ from torch import Tensor
 from protoformer.flow.engine import EncodedFrame, FlowEngine
 from protoformer.flow.tiling import FlowPlan
 from protoformer.geometry.motion_fields import CELL, chain_flows
-from protoformer.geometry.resizing import shrink
+from protoformer.geometry.warps import shrink
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
 from protoformer.models.protoformer import ProtoFormer

@@ -7,8 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.geometry.motion_fields import CELL
-from protoformer.geometry.resizing import upsample_2x
-from protoformer.geometry.warps import inside_image, pixel_grid, sample
+from protoformer.geometry.warps import inside_image, pixel_grid, sample, upsample_2x
 from protoformer.models.heads.stabilization import StabilizationPrediction
 from protoformer.synthetic.samples import StabilityWindows
 from protoformer.training.recipe import LossSection

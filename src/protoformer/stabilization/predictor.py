@@ -2,20 +2,22 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
+from typing import Self
 
 import numpy as np
 import torch
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.pretrained import load_weights, packaged_weights, save_weights
+from protoformer.models.pretrained import NetworkPredictor, load_weights, packaged_weights, save_weights
 from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
 from protoformer.stabilization.analysis import ClipAnalysis, MotionAnalyzer, Shot, analyze_clip
 from protoformer.stabilization.camera_motion import Motion
+from protoformer.stabilization.online import OnlineOptions, StabilizedVideo
 from protoformer.stabilization.planner import (
     Corrections,
     Frame,
@@ -24,7 +26,6 @@ from protoformer.stabilization.planner import (
     plan_path,
     stabilized_motions,
 )
-from protoformer.stabilization.rendering import render_stabilized
 from protoformer.stabilization.result import (
     CameraPath,
     StabilizationResult,
@@ -33,7 +34,7 @@ from protoformer.stabilization.result import (
     mean_acceleration,
 )
 from protoformer.video.clip import ClipFrames, Source, Span
-from protoformer.video.types import DEFAULT_FPS, VideoFrame, to_uint8_array
+from protoformer.video.types import DEFAULT_FPS, VideoFrame
 from protoformer.viz.report import SummaryRepr, predictor_summary
 
 Crop = str | float
@@ -47,6 +48,8 @@ MAX_ACCELERATION = 2.9e-4
 MIN_CROP, MAX_CROP = 0.5, 0.999
 """Bounds of a user-defined crop; closer to 1 the room would be of the order of rounding errors."""
 MAX_DELAY = 600
+DEFAULT_DELAY = 5
+"""Number of later frames that are known when a frame of a live source is decided."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +90,11 @@ class StabilizeOptions:
         return float(self.crop) if not isinstance(self.crop, str) else DEFAULT_CROP
 
 
-class StabilizationPredictor(SummaryRepr):
+class StabilizationPredictor(NetworkPredictor, SummaryRepr):
     """Stabilizes videos.
 
     Attributes:
-        network: The stabilization network, in eval mode.
-        trained: Whether the network has trained weights; every result repeats it.
-        device: Device of both networks.
-        flow: The flow network that estimates the motion.
+        flow: The flow network that estimates the motion, on the same device.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class StabilizationPredictor(SummaryRepr):
         trained: bool,
         device: torch.device | None = None,
         flow: ProtoFormer | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """Move the networks to a device.
 
@@ -111,10 +112,9 @@ class StabilizationPredictor(SummaryRepr):
             trained: Whether its weights are trained.
             device: Device to run on; by default a GPU if there is one.
             flow: Flow network; by default that of the package.
+            precision: Precision of calls that give none.
         """
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.network = network.eval().to(self.device)
-        self.trained = trained
+        super().__init__(network, trained, device, precision)
         self.flow = (_packaged_flow() if flow is None else flow).eval().to(self.device)
 
     def stabilize(
@@ -128,7 +128,7 @@ class StabilizationPredictor(SummaryRepr):
         start: float | Fraction | None = None,
         end: float | Fraction | None = None,
         fps: float | Fraction = DEFAULT_FPS,
-        precision: Precision = "auto",
+        precision: Precision | None = None,
         progress: ProgressCallback | None = None,
     ) -> StabilizationResult:
         """Plan the stabilization of a clip; `frames` then renders it.
@@ -148,7 +148,7 @@ class StabilizationPredictor(SummaryRepr):
             end: End of the span, seconds.
             fps: Frame rate of images, which have no timestamps, in frames per second.
             precision: "full" computes in float32, "half" computes products in bfloat16, "auto" uses bfloat16 on devices
-                with hardware support.
+                with hardware support. None: that of the predictor, else "auto".
             progress: Callback that receives the number of frames done and the estimated total.
 
         Returns:
@@ -159,19 +159,20 @@ class StabilizationPredictor(SummaryRepr):
         """
         options = StabilizeOptions(strength, crop, tripod, delay)
         clip = ClipFrames(source, Span(start, end, 1, fps))
+        if clip.live:
+            raise InputError(f"{clip.name} can be read only once and has no end; use stabilize_video, with a delay.")
         timestamps: list[tuple[Fraction, int]] = []
-        analysis = self._analyze(
-            _iter_frames(clip, timestamps, progress), clip.name, use_half_precision(self.device, precision), delay
-        )
+        half = use_half_precision(self.device, self._choose_precision(precision))
+        analysis = self._analyze(_iter_frames(clip, timestamps, progress), clip.name, half, delay)
         times, numbers = tuple(time for time, _ in timestamps), tuple(number for _, number in timestamps)
-        return self._result(analysis, options, times, numbers)
+        return replace(self._result(analysis, options, times, numbers), clip=clip)
 
     __call__ = stabilize
 
     def frames(
         self, source: Source, result: StabilizationResult, fps: float | Fraction = DEFAULT_FPS
     ) -> Iterator[StabilizedFrame]:
-        """Render the stabilized frames.
+        """Render the stabilized frames; `StabilizationResult.frames` does so from the source that it remembers.
 
         Args:
             source: The source that was stabilized.
@@ -184,16 +185,49 @@ class StabilizationPredictor(SummaryRepr):
         Raises:
             InputError: If the source has fewer frames than before.
         """
-        first, count = result.times[0], len(result.times)
-        frames = iter(ClipFrames(source, Span(first, None, 1, fps)))
-        for index in range(count):
-            frame = next(frames, None)
-            if frame is None:
-                raise InputError(
-                    f"the clip has {index} frames, but had {count} when it was analyzed; do not change it in between."
-                )
-            image = to_uint8_array(frame.image)
-            yield StabilizedFrame(frame.time, image, render_stabilized(image, result.view(index), result.border))
+        return result.frames(ClipFrames(source, Span(result.times[0], None, 1, fps)))
+
+    def stabilize_video(
+        self,
+        source: Source,
+        *,
+        strength: float = 1.0,
+        crop: Crop = "auto",
+        delay: int = DEFAULT_DELAY,
+        start: float | Fraction | None = None,
+        end: float | Fraction | None = None,
+        fps: float | Fraction = DEFAULT_FPS,
+        precision: Precision | None = None,
+    ) -> StabilizedVideo:
+        """Stabilize frame by frame, as suits cameras and streams: the source is read once.
+
+        Args:
+            source: As for `stabilize`, or a live source; see `open_video`.
+            strength: As for `stabilize`.
+            crop: As for `stabilize`; "auto" shows 96 % of the sides.
+            delay: Number of later frames that are known when a frame is decided; more are steadier.
+            start: As for `stabilize`.
+            end: As for `stabilize`.
+            fps: As for `stabilize`.
+            precision: As for `stabilize`.
+
+        Returns:
+            An iterable of `StabilizedFrame`; its `save` writes a video.
+        """
+        checked = StabilizeOptions(strength, crop, delay=delay)
+        options = OnlineOptions(strength, checked.crop_fraction, crop == "none", delay)
+        half = use_half_precision(self.device, self._choose_precision(precision))
+
+        def make_analyzer(size: tuple[int, int]) -> MotionAnalyzer:
+            return MotionAnalyzer(self.network, self.flow, self.device, size, half, delay)
+
+        return StabilizedVideo(ClipFrames(source, Span(start, end, 1, fps)), options, make_analyzer)
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the predictor to another device, such as "cuda", in place; returns the predictor."""
+        super().to(device)
+        self.flow.to(self.device)
+        return self
 
     def save(self, path: str | os.PathLike[str], half: bool = False, borrow: bool = False) -> None:
         """Write the weights atomically to a .safetensors file that `load` reads.
@@ -297,12 +331,11 @@ def _iter_frames(
     clip: ClipFrames, timestamps: list[tuple[Fraction, int]], progress: ProgressCallback | None
 ) -> Iterator[VideoFrame]:
     """Yield the frames of a clip and append the time and number of each to `timestamps`."""
-    num_frames = (clip.video and clip.video.info.num_frames) or 0
     for frame in clip:
         timestamps.append((frame.time, frame.number))
         yield frame
         if progress:
-            progress(len(timestamps), max(num_frames, len(timestamps)))
+            progress(len(timestamps), max(clip.num_frames, len(timestamps)))
 
 
 def _packaged_flow() -> ProtoFormer:

@@ -2,27 +2,33 @@
 
 import tempfile
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from threading import Lock
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
+from PIL import Image
 
 from protoformer.errors import InputError
-from protoformer.io.files import system_reason
+from protoformer.io.files import PathLike, check_output, system_reason, write_atomically
+from protoformer.io.formats import encode_npz
+from protoformer.models.runtime import ProgressCallback
 from protoformer.stabilization.planner import Corrections
-from protoformer.stabilization.rendering import Field, View
-from protoformer.video.types import ImageArray
+from protoformer.stabilization.rendering import Field, View, render_stabilized
+from protoformer.video.clip import ClipFrames
+from protoformer.video.pipeline import save_results
+from protoformer.video.types import ImageArray, to_uint8_array
 from protoformer.viz.report import SummaryRepr, format_count, format_size, format_training
 
 CameraPath = npt.NDArray[np.float64]
 
 
 class StabilizedFrame(NamedTuple):
-    """One frame before and after stabilization.
+    """One frame before and after stabilization; `numpy.asarray` of it is the stabilized one.
 
     Attributes:
         time: Timestamp, seconds, exact.
@@ -33,6 +39,19 @@ class StabilizedFrame(NamedTuple):
     time: Fraction
     frame: ImageArray
     stabilized: ImageArray
+
+    def image(self) -> Image.Image:
+        """Return the stabilized frame as an image."""
+        return Image.fromarray(self.stabilized)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return the stabilized frame, uint8 H x W x 3."""
+        return np.array(self.stabilized, dtype=dtype, copy=copy)
+
+
+def draw_stabilized(side_by_side: bool) -> Callable[[StabilizedFrame], ImageArray]:
+    """Return a function that draws a stabilized frame, with the input frame to its left if requested."""
+    return lambda frame: np.concatenate(frame[1:], axis=1) if side_by_side else frame.stabilized
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,6 +73,7 @@ class StabilizationResult(SummaryRepr):
         times: T, timestamps, seconds.
         numbers: T, frame numbers in the whole clip.
         trained: Whether the network has trained weights.
+        clip: The frames, from which the stabilized ones are rendered; None if they are not available.
     """
 
     size: tuple[int, int]
@@ -68,6 +88,63 @@ class StabilizationResult(SummaryRepr):
     times: tuple[Fraction, ...]
     numbers: tuple[int, ...]
     trained: bool = True
+    clip: ClipFrames | None = None
+
+    def frames(self, clip: ClipFrames | None = None) -> Iterator[StabilizedFrame]:
+        """Render the stabilized frames.
+
+        Args:
+            clip: The frames that were stabilized; None: those of the result, which are read again.
+
+        Yields:
+            Each frame before and after.
+
+        Raises:
+            InputError: If the frames cannot be read again, or are fewer than before.
+        """
+        source = self.clip if clip is None else clip
+        if source is None or not source.rereadable:
+            raise InputError(
+                "the frames of this result can be read only once; give a file or a list of frames, or use "
+                "stabilize_video, which renders while it reads."
+            )
+        frames, count = iter(source), len(self.times)
+        for index in range(count):
+            frame = next(frames, None)
+            if frame is None:
+                raise InputError(
+                    f"the clip has {index} frames, but had {count} when it was analyzed; do not change it in between."
+                )
+            image = to_uint8_array(frame.image)
+            yield StabilizedFrame(frame.time, image, render_stabilized(image, self.view(index), self.border))
+
+    def save(
+        self,
+        path: PathLike,
+        *,
+        side_by_side: bool = False,
+        format: str | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> None:
+        """Write the stabilized frames as a video or as a folder of png files, or the corrections as numbers.
+
+        Args:
+            path: A video, such as stable.mp4, with the times and the audio of the source; a folder, a name without a
+                suffix; or a .npz with the arrays turns, shifts, path_before, path_after, times and numbers.
+            side_by_side: Draw the input frame to the left of the stabilized one.
+            format: Format of the files in a folder; "png" is the only one.
+            progress: Called with the number of frames so far and the total.
+        """
+        if Path(path).suffix.lower() == ".npz":
+            times = [float(time) for time in self.times]
+            arrays = {"turns": self.corrections.turns, "shifts": self.corrections.shifts}
+            paths = {"path_before": self.path_before, "path_after": self.path_after}
+            data = encode_npz(**arrays, **paths, times=times, numbers=self.numbers)
+            write_atomically(check_output(path), data)
+            return
+        if self.clip is None:
+            raise InputError("this result has no reference to its frames; pass them to `frames` and write these.")
+        save_results(path, self.clip, self.frames(), draw_stabilized(side_by_side), format, progress=progress)
 
     def view(self, index: int) -> View:
         """Return the position of a stabilized frame in its input frame."""

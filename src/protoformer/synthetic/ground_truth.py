@@ -44,6 +44,7 @@ def flow_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0) 
         flow=torch.where(motion.valid, motion.flow, 0.0),
         valid=motion.valid,
         occlusion=motion.occlusion,
+        instances=renderer.instances(first),
         names=names,
     )
 
@@ -57,6 +58,7 @@ def depth_sample(renderer: Renderer, render_pass: str = "clean", frame: int = 0)
         depth=torch.where(valid, view.depth, 0.0),
         valid=valid,
         intrinsics=intrinsics(renderer),
+        instances=renderer.instances(view),
         names=renderer.scenes.names,
     )
 

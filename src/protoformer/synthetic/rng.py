@@ -27,6 +27,8 @@ class SceneRandom:
     probabilities are numbers or tensors that broadcast to the result. Each name may be drawn once.
     """
 
+    # Names are hashed into the numbers, so renaming a draw ("film.shutter") would change every scene of every seed.
+
     def __init__(self, seed: int, indices: Sequence[int] | Tensor) -> None:
         """Create the generator from any integer (modulo 2^64) and B scene indices, 64-bit integers."""
         values = indices.cpu().numpy() if isinstance(indices, Tensor) else indices

@@ -38,11 +38,14 @@ class FlowSample(FlowPair):
         valid: N x 1 x H x W, bool, where the flow is given.
         occlusion: N x 1 x H x W, bool, pixels of the first image that are occluded in the second or leave it; None if
             not available.
+        instances: N x 1 x H x W, int64, index of the object of each pixel of the first image, 0 for the static
+            background; None if not available.
     """
 
     flow: Tensor
     valid: Tensor
     occlusion: Tensor | None = None
+    instances: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,8 @@ class DepthSample:
         depth: N x 1 x H x W, meters along the optical axis; 0 where not valid.
         valid: N x 1 x H x W, bool, where the depth is given.
         intrinsics: N x 3 x 3, pixels; None if not available.
+        instances: N x 1 x H x W, int64, index of the object of each pixel, 0 for the static background; None if not
+            available.
         names: N names.
     """
 
@@ -61,6 +66,7 @@ class DepthSample:
     depth: Tensor
     valid: Tensor
     intrinsics: Tensor | None = None
+    instances: Tensor | None = None
     names: tuple[str, ...] = ()
 
 

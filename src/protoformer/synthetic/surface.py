@@ -182,7 +182,7 @@ def nearest(frame: Frame, shapes: Shapes, positions: Tensor) -> tuple[Tensor, Te
     """
     x, y = frame.rays(positions)
     if x.device.type == "cuda":
-        from protoformer.synthetic.kernels import casting_kernels as kernels
+        from protoformer.synthetic.kernels import surface_kernels as kernels
 
         return kernels.nearest(*_tensors(frame, shapes), frame.counts, x, y)
     bounds = _bounds(frame)
@@ -205,7 +205,7 @@ def in_shadow(frame: Frame, shapes: Shapes, points: Tensor, own: Tensor) -> Tens
     `points` are 3 x B x N, meters, camera coordinates; `own` is the primitive of each point, B x N.
     """
     if points.device.type == "cuda":
-        from protoformer.synthetic.kernels import casting_kernels as kernels
+        from protoformer.synthetic.kernels import surface_kernels as kernels
 
         return kernels.blocked(
             *_tensors(replace(frame, alive=frame.casts), shapes), frame.counts, frame.sun, points, own

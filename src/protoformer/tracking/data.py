@@ -12,7 +12,7 @@ from protoformer.datasets.augmentation.flow import Augmentation
 from protoformer.datasets.augmentation.photometric import Jitter, Key, jitter
 from protoformer.datasets.base import Dataset
 from protoformer.errors import InputError
-from protoformer.geometry.boxes import Crops, box_centers, clip_boxes
+from protoformer.geometry.regions import Crops, box_centers, clip_boxes
 from protoformer.io.image import read_image
 from protoformer.models.config import ModelConfig
 from protoformer.synthetic.ground_truth import sample_targets, track_frames

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protoformer.geometry.boxes import Crops
+from protoformer.geometry.regions import Crops
 from protoformer.models.heads.flow import normalize_images
 from protoformer.models.heads.tracking import Template
 from protoformer.models.protoformer import ProtoFormer

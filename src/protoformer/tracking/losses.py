@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.geometry.boxes import box_edges, box_iou, generalized_iou
+from protoformer.geometry.regions import box_edges, box_iou, generalized_iou
 from protoformer.models.heads.tracking import TrackingPrediction
 from protoformer.synthetic.samples import TrackPairs
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from protoformer.geometry.boxes import box_centers, box_iou
+from protoformer.geometry.regions import box_centers, box_iou
 from protoformer.training.task import Tally
 
 NUM_IOUS, NUM_DISTANCES, NUM_FRACTIONS = 21, 51, 51

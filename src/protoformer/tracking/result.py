@@ -4,11 +4,16 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.io.files import PathLike, TableWriter, short_repr
+from protoformer.io.files import PathLike, TableWriter, check_output, short_repr, write_atomically
+from protoformer.io.formats import encode_npz
 from protoformer.viz.report import SummaryRepr, format_count, format_training
 
 
@@ -29,7 +34,7 @@ class TrackedBox:
 
 @dataclass(frozen=True, repr=False)
 class TrackResult(SummaryRepr):
-    """Track of one target through a clip of T frames.
+    """Track of one target through a clip of T frames; `numpy.asarray` of it is the boxes, T x 4.
 
     Attributes:
         boxes: T x 4, float, (x, y, w, h) in pixels.
@@ -46,6 +51,19 @@ class TrackResult(SummaryRepr):
     times: tuple[Fraction, ...]
     numbers: tuple[int, ...]
     trained: bool = True
+
+    def save(self, path: PathLike) -> None:
+        """Write the track atomically as .csv, see `save_tracks`, or .npz: boxes, scores, lost, times and numbers."""
+        if Path(path).suffix.lower() != ".npz":
+            save_tracks(path, [self])
+            return
+        arrays = {name: getattr(self, name).numpy() for name in ("boxes", "scores", "lost")}
+        times = [float(time) for time in self.times]
+        write_atomically(check_output(path), encode_npz(**arrays, times=times, numbers=self.numbers))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return the boxes, float32 T x 4."""
+        return np.array(self.boxes.numpy(), dtype=dtype, copy=copy)
 
     def _facts(self) -> tuple[str, ...]:
         if not self.times:
@@ -84,11 +102,12 @@ def save_tracks(path: PathLike, results: Sequence[TrackResult]) -> None:
         raise InputError("there is no track to write; give at least one.")
     with TableWriter(path, HEAD) as table:
         for index, (number, time) in enumerate(zip(results[0].numbers, results[0].times, strict=True)):
-            for row in table_rows(number, time, [_tracked_box(result, index) for result in results]):
+            for row in table_rows(number, time, [tracked_box(result, index) for result in results]):
                 table.write(*row)
 
 
-def _tracked_box(result: TrackResult, index: int) -> TrackedBox:
+def tracked_box(result: TrackResult, index: int) -> TrackedBox:
+    """Return the state of a target in the frame at an index."""
     x, y, width, height = result.boxes[index].tolist()
     return TrackedBox((x, y, width, height), float(result.scores[index]), bool(result.lost[index]))
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry.boxes import Crops
+from protoformer.geometry.regions import Crops
 from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.models.runtime import Tensors
 from protoformer.tracking.engine import TrackingEngine

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from protoformer.geometry.boxes import box_iou
+from protoformer.geometry.regions import box_iou
 from protoformer.models.heads.flow import normalize_images
 from protoformer.models.heads.tracking import TrackingPrediction
 from protoformer.models.protoformer import ProtoFormer, build_network

@@ -1,16 +1,37 @@
 """Frame-by-frame tracking through a video, in constant memory."""
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
 
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike, TableWriter
 from protoformer.io.image_input import ImageLike
 from protoformer.io.memory import trim_memory
-from protoformer.tracking.result import Boxes, TrackedBox, check_boxes, parse_boxes
-from protoformer.video.types import ImageArray, Video, VideoFrame
+from protoformer.models.runtime import ProgressCallback
+from protoformer.tracking.result import (
+    HEAD,
+    Boxes,
+    TrackedBox,
+    TrackResult,
+    check_boxes,
+    parse_boxes,
+    save_tracks,
+    table_rows,
+    tracked_box,
+)
+from protoformer.video.clip import ClipFrames
+from protoformer.video.pipeline import PipelineOutcome, run_pipeline, save_results
+from protoformer.video.types import ImageArray, Video, VideoFrame, to_uint8_array
+from protoformer.viz.colormaps import Picture
 from protoformer.viz.report import SummaryRepr, format_count, format_size, format_time
 
 
@@ -26,7 +47,7 @@ TrackMethod = Callable[[ImageLike, Boxes], TargetTracker]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrackFrame(SummaryRepr):
+class TrackFrame(SummaryRepr, Picture):
     """One frame of a clip and the state of the targets in it.
 
     Attributes:
@@ -42,6 +63,16 @@ class TrackFrame(SummaryRepr):
     time: Fraction
     targets: tuple[TrackedBox, ...]
     seconds: float
+
+    def image(self) -> Image.Image:
+        """Return the frame with the boxes drawn."""
+        from protoformer.tracking.drawing import draw_targets  # it draws the results of this module
+
+        return Image.fromarray(draw_targets(self.frame.copy(), self.targets))
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return the frame, H x W x 3."""
+        return np.array(self.frame, dtype=dtype, copy=copy)
 
     def _facts(self) -> tuple[str, ...]:
         lost = sum(target.lost for target in self.targets)
@@ -77,9 +108,102 @@ def track_frames(
         InputError: If a box is not valid, or, after the first frame, if the span has fewer than two frames.
     """
     checked = check_boxes(boxes, video.info.size)
-    frames, name = trim_memory(video.frames(start, end, frame_step)), str(video.info.paths[0])
+    frames, name = trim_memory(video.frames(start, end, frame_step)), video.info.name
     for frame, targets, seconds in track_targets(frames, checked, method, name):
         yield TrackFrame(frame.image, frame.number, frame.time, targets, seconds)
+
+
+class TrackVideo:
+    """An iterable of the `TrackFrame` of every frame; it can be iterated as often as the source can be read.
+
+    Attributes:
+        clip: The selected frames.
+        boxes: Boxes in the first of them.
+    """
+
+    def __init__(self, clip: ClipFrames, boxes: Boxes, method: TrackMethod) -> None:
+        self.clip, self.boxes = clip, parse_boxes(boxes)
+        self._method = method
+        if clip.video is not None:
+            check_boxes(self.boxes, clip.video.info.size)
+
+    def __iter__(self) -> Iterator[TrackFrame]:
+        for frame, targets, seconds in track_targets(self.clip, self.boxes, self._method, self.clip.name):
+            yield TrackFrame(to_uint8_array(frame.image), frame.number, frame.time, targets, seconds)
+
+    def save(
+        self,
+        path: PathLike,
+        *,
+        csv: PathLike | None = None,
+        format: str | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> PipelineOutcome:
+        """Track, and write the frames with the boxes drawn as a video or as a folder of png files.
+
+        Args:
+            path: A video, such as track.mp4, with the times and the audio of the source; or a folder, a name without a
+                suffix. A .csv writes the table alone.
+            csv: A table of the boxes to write as well, as `save_tracks` does.
+            format: Format of the files in a folder; "png" is the only one.
+            progress: Called with the number of frames so far and the estimated total.
+
+        Returns:
+            The number of frames and the run time.
+        """
+        if Path(path).suffix.lower() == ".csv":
+            if csv is not None:
+                raise InputError(f"{path} and {csv} are both tables; give one of them, or a video first.")
+            with TableWriter(path, HEAD) as table:
+                return run_pipeline(self._write_rows(table))
+        if csv is None:
+            return save_results(path, self.clip, self, _draw, format, progress=progress)
+        with TableWriter(csv, HEAD) as table:
+            return save_results(path, self.clip, self._write_rows(table), _draw, format, progress=progress)
+
+    def _write_rows(self, table: TableWriter) -> Iterator[TrackFrame]:
+        """Write the rows of every frame to a table, and pass the frame on."""
+        for frame in self:
+            for row in table_rows(frame.number, frame.time, frame.targets):
+                table.write(*row)
+            yield frame
+
+
+class Tracks(tuple[TrackResult, ...]):
+    """The tracks of one clip, one `TrackResult` per box, which can be saved together.
+
+    Attributes:
+        clip: The frames, from which a video is drawn; None if they are not available.
+    """
+
+    clip: ClipFrames | None = None
+
+    def save(self, path: PathLike, *, format: str | None = None) -> None:
+        """Write all tracks.
+
+        Args:
+            path: A .csv table; or a video, such as track.mp4, with the boxes drawn, or a folder of its frames, for
+                which the source is read again.
+            format: Format of the files in a folder; "png" is the only one.
+        """
+        if Path(path).suffix.lower() == ".csv":
+            save_tracks(path, self)
+        elif self.clip is None or not self.clip.rereadable:
+            raise InputError(
+                "the frames of these tracks can be read only once; save a table, or use track_video, which writes a "
+                "video while it tracks."
+            )
+        else:
+            save_results(path, self.clip, self._frames(self.clip), _draw, format)
+
+    def _frames(self, clip: ClipFrames) -> Iterator[TrackFrame]:
+        for index, frame in enumerate(itertools.islice(clip, len(self[0].times))):
+            targets = tuple(tracked_box(track, index) for track in self)
+            yield TrackFrame(to_uint8_array(frame.image), frame.number, frame.time, targets, 0.0)
+
+
+def _draw(frame: TrackFrame) -> ImageArray:
+    return np.asarray(frame.image())
 
 
 def track_targets(

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -66,7 +66,7 @@ def _import_fabric() -> "type[Fabric]":
         with suppress(ImportError):
             fabric_class: type[Fabric] = importlib.import_module(name).Fabric
             return fabric_class
-    raise InputError("training needs the package lightning, which is not installed; pip install 'protoformer[train]'.")
+    raise InputError(f"training needs the package lightning, which is not installed: {install_command('train')}.")
 
 
 def is_first_process() -> bool:

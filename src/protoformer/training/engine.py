@@ -5,7 +5,7 @@ A step is forward, backward, gradient clipping, AdamW and the weight average; it
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -434,10 +434,15 @@ DEPTH_FIELDS = ("min_depth", "max_depth", "max_pixels")
 """Fields that change the meaning of a depth network's output but not the shapes of its weights."""
 
 
+PRIOR_PARAMETERS = ("prototyping.log_width", "prototyping.log_temperature")
+"""Endings of the names of the parameters of a spatial prior."""
+
+
 def load_initial_weights(network: ProtoFormer, start: ProtoFormer, name: str | None) -> None:
     """Copy the weights of another network.
 
-    All weights of a network of the same task are copied; of another task's network, only the encoder.
+    All weights of a network of the same task are copied; of another task's network, only the encoder. Weights without a
+    spatial prior can start a network with one, whose own parameters keep their initial values.
 
     Args:
         network: Network to initialize.
@@ -449,7 +454,12 @@ def load_initial_weights(network: ProtoFormer, start: ProtoFormer, name: str | N
     """
     same_task = network.tasks == start.tasks
     target, source = (network, start) if same_task else (network.encoder, start.encoder)
-    fits = network.config.encoder == start.config.encoder and _get_shapes(target) == _get_shapes(source)
+    encoder, start_encoder = network.config.encoder, start.config.encoder
+    added: tuple[str, ...] = ()
+    if encoder.spatial_prior and not start_encoder.spatial_prior:
+        start_encoder, added = replace(start_encoder, spatial_prior=True), PRIOR_PARAMETERS
+    shapes = {name: shape for name, shape in _get_shapes(target).items() if not name.endswith(added)}
+    fits = encoder == start_encoder and shapes == _get_shapes(source)
     if same_task and "depth" in network.tasks:
         depth, start_depth = network.config.depth, start.config.depth
         fits = fits and all(getattr(depth, field) == getattr(start_depth, field) for field in DEPTH_FIELDS)
@@ -459,7 +469,7 @@ def load_initial_weights(network: ProtoFormer, start: ProtoFormer, name: str | N
             f"the weights {name} are of another {part} than the recipe's; set model.preset and "
             "model.overrides to match."
         )
-    target.load_state_dict(source.state_dict())
+    target.load_state_dict(source.state_dict(), strict=not added)
 
 
 def _get_shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -204,6 +204,10 @@ class LossSection:
         gamma: Factor of each update's weight relative to the next update's.
         confidence: Weight of the negative log-likelihood term.
         matching: Flow: weight of the cross-entropy of the true match, for networks that match cells.
+        prototype_motion: Flow: weight of the flow rebuilt from one affine motion per prototype; 0 leaves it out.
+        prototype_plane: Depth: weight of the disparity rebuilt from one plane per prototype; 0 leaves it out.
+        prototype_instances: Flow and depth of synthetic scenes: weight of the object labels rebuilt from prototypes;
+            0 leaves it out.
         edges: Depth: weight of the gradient term.
         min_depth: Depth: minimum ground-truth depth that counts, meters.
         max_depth: Depth: maximum ground-truth depth that counts, meters.
@@ -217,6 +221,9 @@ class LossSection:
     gamma: float = bounded(0.8, above=0, max=1)
     confidence: float = bounded(0.1, min=0)
     matching: float = bounded(1.0, min=0)
+    prototype_motion: float = bounded(0.0, min=0)
+    prototype_plane: float = bounded(0.0, min=0)
+    prototype_instances: float = bounded(0.0, min=0)
     edges: float = bounded(1.0, min=0)
     min_depth: float = bounded(0.1, above=0)
     max_depth: float = bounded(80.0, above=0)
@@ -309,6 +316,22 @@ class Recipe:
         values = self.as_dict()
         for setting in settings:
             apply_setting(values, setting, "optimizer.lr=1e-4")
+        return Recipe.from_dict(values)
+
+    def with_data(self, root: str | os.PathLike[str]) -> "Recipe":
+        """Return a copy whose only dataset is in the folder or manifest `root`.
+
+        Raises:
+            InputError: If the recipe has no dataset, or several.
+        """
+        if len(self.data.datasets) != 1:
+            raise InputError(
+                f"the recipe has {len(self.data.datasets)} datasets, and a folder can be given to a recipe with one, "
+                "such as flow-own; set data.datasets.NAME.root for each."
+            )
+        (name,) = self.data.datasets
+        values = self.as_dict()
+        values["data"]["datasets"][name]["root"] = os.fspath(root)
         return Recipe.from_dict(values)
 
     def differences(self, other: "Recipe") -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from protoformer import __version__
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.io.files import json_value, make_folder, short_repr, system_reason, write_atomically
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import Checkpoint
@@ -164,7 +164,7 @@ class TensorBoardLogger(Observer):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            self.warn("TensorBoard is not installed, so no curves are written; pip install tensorboard to get them.")
+            self.warn(f"TensorBoard is not installed, so no curves are written: {install_command('board')}.")
             return
         self.writer = SummaryWriter(str(self.folder), purge_step=step + 1)
 

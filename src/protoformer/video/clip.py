@@ -5,14 +5,19 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 from protoformer.errors import InputError
+from protoformer.io.files import PathLike
 from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.io.memory import trim_memory
+from protoformer.video.live import LiveSource, is_live_source
 from protoformer.video.reader import open_video
 from protoformer.video.types import DEFAULT_FPS, Video, VideoFrame, check_frame_step, exact_fps
+from protoformer.video.writer import VideoWriter
 
-Source = str | os.PathLike[str] | Video | Iterable[ImageLike]
+Source = LiveSource | os.PathLike[str] | Video | Iterable[ImageLike]
 """A source of `open_video`, an open `Video`, or frames in any form that `as_frame` accepts."""
 
 EARLY = 0.1
@@ -39,6 +44,12 @@ class Span:
         check_frame_step(self.frame_step)
 
 
+def check_output_not_input(target: Path, video: Video) -> None:
+    """Raise `InputError` if an output is one of the files of the input."""
+    if target.exists() and any(target.samefile(path) for path in video.info.paths):
+        raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
+
+
 class ClipFrames:
     """An iterable over the frames of a span, all of one size.
 
@@ -55,7 +66,7 @@ class ClipFrames:
         self._images: Iterable[ImageLike] = ()
         if isinstance(source, Video):
             self.video = source
-        elif isinstance(source, (str, os.PathLike)):
+        elif isinstance(source, (str, os.PathLike)) or is_live_source(source):
             self.video = open_video(source, span.fps)
         elif isinstance(source, Iterable):
             self._images = source
@@ -65,7 +76,39 @@ class ClipFrames:
     @property
     def name(self) -> str:
         """The name of the clip in error messages."""
-        return "the clip" if self.video is None else str(self.video.info.paths[0])
+        return "the clip" if self.video is None else self.video.info.name
+
+    @property
+    def live(self) -> bool:
+        """Whether the source is a camera or a stream, whose frames must be processed as they come."""
+        return self.video is not None and self.video.live
+
+    @property
+    def rereadable(self) -> bool:
+        """Whether the frames can be read more than once: not those of a live source or of a generator."""
+        return not isinstance(self._images, Iterator) if self.video is None else not self.video.live
+
+    @property
+    def num_frames(self) -> int:
+        """Declared number of selected frames; 0 if it is not known."""
+        declared = (self.video and self.video.info.num_frames) or 0
+        return -(-declared // self.span.frame_step)
+
+    def writer(self, path: PathLike) -> VideoWriter:
+        """Create the writer of a video with a frame for each selected frame, with the times and the audio of the clip.
+
+        Raises:
+            InputError: The path is one of the files of the clip, or a video cannot be written to it.
+        """
+        target = Path(path)
+        if self.video is not None:
+            check_output_not_input(target, self.video)
+        fps = self.video.info.fps if self.video is not None else exact_fps(self.span.fps, self.name)
+        return VideoWriter(target, self.video, fps / self.span.frame_step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for a copy, which has no frames if they are those of a generator."""
+        return {**self.__dict__, "_images": () if isinstance(self._images, Iterator) else self._images}
 
     def __iter__(self) -> Iterator[VideoFrame]:
         return trim_memory(self._iterate_images() if self.video is None else self.read(self.video, self.span.start))

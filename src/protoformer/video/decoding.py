@@ -58,7 +58,7 @@ def open_container(path: Path, max_pixels: int | None = None, thorough: bool = F
         InputError: The file cannot be read or is not a video.
     """
     av = require_av()
-    options = {"protocol_whitelist": "file", "format_whitelist": _allowed_formats()}
+    options = {"protocol_whitelist": "file", "format_whitelist": allowed_formats()}
     options |= _THOROUGH_PROBE if thorough else {}
     with ExitStack() as stack:
         try:
@@ -81,7 +81,7 @@ def open_container(path: Path, max_pixels: int | None = None, thorough: bool = F
         yield container
 
 
-def video_stream(container: "InputContainer", path: Path) -> "VideoStream":
+def video_stream(container: "InputContainer", path: Path | str) -> "VideoStream":
     """Return the default video stream, else the first; attached cover images do not count.
 
     Raises:
@@ -152,7 +152,7 @@ def declared_duration(container: "InputContainer", stream: "VideoStream") -> Fra
 
 
 @cache
-def _allowed_formats() -> str:
+def allowed_formats() -> str:
     """Return the formats that ffmpeg may detect, separated by commas."""
     return ",".join(sorted(require_av().formats_available - _REFERENCE_FORMATS))
 
@@ -191,7 +191,7 @@ class PacketDecoder:
         truncated: Whether the file ended before its declared duration; set at the end.
     """
 
-    def __init__(self, container: "InputContainer", stream: "VideoStream", path: Path) -> None:
+    def __init__(self, container: "InputContainer", stream: "VideoStream", path: Path | str) -> None:
         self.skipped = 0
         self.truncated = False
         self._container, self._stream, self._path = container, stream, path
@@ -244,7 +244,7 @@ class PacketDecoder:
             self._end_times[packet.stream_index] = max(end, self._end_times.get(packet.stream_index, end))
 
     def _ends_early(self) -> bool:
-        if self._container.format.name == "gif":
+        if self._container.format.name == "gif" and isinstance(self._path, Path):
             return not _file_ends_with(self._path, b";")
         declared = declared_duration(self._container, self._stream)
         if declared is None or not self._end_times:

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
-from protoformer.io.files import check_output, make_folder
+from protoformer.errors import InputError
+from protoformer.io.files import PathLike, check_output, make_folder, write_atomically
+from protoformer.io.png import encode_png
+from protoformer.video.clip import ClipFrames
+from protoformer.video.encoding import SUFFIXES
 from protoformer.video.types import ImageArray
 
 
@@ -142,7 +146,7 @@ class ResultFolder:
         """Create the folder, and check that files can be written to it."""
         self.path = path
         self.partial_path: Path | None = None
-        self._suffix = suffix
+        self._suffix, self._num_written = suffix, 0
         check_output(make_folder(path) / f"000000{suffix}")
 
     def __enter__(self) -> "ResultFolder":
@@ -151,7 +155,69 @@ class ResultFolder:
     def __exit__(self, *error: Any) -> None:
         """Do nothing: each file is written whole."""
 
+    def write(self, image: ImageArray, time: float | Fraction | None = None) -> None:
+        """Write a drawn frame as a png, numbered from 0 in the order of the frames."""
+        write_atomically(self.path / f"{self._num_written:06d}{self._suffix}", encode_png(image))
+        self._num_written += 1
+        self.partial_path = self.path
+
     def save(self, result: NumberedResult) -> None:
         """Write the file of a result."""
         result.save(self.path / f"{result.number:06d}{self._suffix}")
         self.partial_path = self.path
+
+
+def save_results(
+    path: PathLike,
+    clip: ClipFrames,
+    results: Iterable[Result],
+    draw: Callable[[Result], ImageArray],
+    format: str | None = None,
+    formats: Sequence[str] = (),
+    progress: Callable[[int, int], object] | None = None,
+) -> PipelineOutcome:
+    """Write the results of a clip as a video, or as a folder with one file per result.
+
+    Args:
+        path: A video, such as motion.mp4, with the times and the audio of the clip; or a folder, a name without a
+            suffix, with files named by the number of the frame.
+        clip: The clip.
+        results: The results, in the order of the clip.
+        draw: Draws a result, uint8 HxWx3 RGB.
+        format: Format of the files in a folder, one of `formats` or "png", the drawn frames; None: the first.
+        formats: Suffixes, without a dot, that `save` of a result accepts.
+        progress: Called with the number of results so far and the estimated total.
+
+    Returns:
+        The number of results and the run time.
+
+    Raises:
+        InputError: The path or the format is not supported, or the results cannot be computed.
+        PipelineInterrupt: Ctrl-C was pressed; what is finished is kept.
+    """
+    target = Path(path)
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(done, max(done, clip.num_frames))
+
+    if target.suffix.lower() in SUFFIXES and not target.is_dir():
+        if format is not None:
+            raise InputError(f"the format {format!r} is for the files of a folder; leave it out for {target}.")
+        return run_pipeline(results, draw, clip.writer(target), progress=report)
+    if target.suffix and not target.is_dir():
+        raise InputError(
+            f"{target} is no video or folder by its suffix; give one of {', '.join(sorted(SUFFIXES))}, or a folder."
+        )
+    choices = (*formats, "png")
+    chosen = choices[0] if format is None else format
+    if chosen not in choices:
+        raise InputError(f"there is no format {chosen!r} for a folder; choose one of {', '.join(choices)}.")
+    if clip.video is not None and any(each.parent.absolute() == target.absolute() for each in clip.video.info.paths):
+        raise InputError(f"the output {target} is also the folder of the input; choose another name.")
+    folder = ResultFolder(target, f".{chosen}")
+    if chosen != "png":
+        return run_pipeline(
+            results, outputs=[folder], on_result=lambda result, _: folder.save(cast(Any, result)), progress=report
+        )
+    return run_pipeline(results, draw, folder, progress=report)

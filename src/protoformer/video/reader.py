@@ -30,6 +30,7 @@ from protoformer.video.decoding import (
     video_stream,
 )
 from protoformer.video.image_sequence import ImageSequence, is_image_file, list_images, match_images
+from protoformer.video.live import PROTOCOLS, TIMEOUT, LiveSource, LiveVideo, is_live_source
 from protoformer.video.types import DEFAULT_FPS, ImageArray, Video, VideoFrame, VideoInfo, exact_fps, require_av
 
 if TYPE_CHECKING:
@@ -248,17 +249,27 @@ def _declared_frames(container: "InputContainer", stream: "VideoStream") -> int 
 
 
 def open_video(
-    source: str | os.PathLike[str], fps: float | Fraction = DEFAULT_FPS, max_pixels: int | None = None
+    source: LiveSource | os.PathLike[str],
+    fps: float | Fraction = DEFAULT_FPS,
+    max_pixels: int | None = None,
+    *,
+    drop: bool | None = None,
+    timeout: float = TIMEOUT,
 ) -> Video:
-    """Open a video file, a folder of images, or a pattern of image names.
+    """Open a video file, a folder of images, a pattern of image names, a camera, a network stream or a pipe.
 
     The first frame is decoded once, so that an unreadable source is an error here and not while reading.
 
     Args:
         source: A file that ffmpeg reads, a folder, or a pattern such as 'frames/*.png'. Images are read in natural
-            order, 2 before 10.
-        fps: Frames per second of images; a video file has its own times.
+            order, 2 before 10. A live source is the number of a camera, a `cv2.VideoCapture`, an address that starts
+            with rtsp, http, https, udp or tcp, or "-" for standard input. Only a text can be an address or a pipe, and
+            only if there is no file of that name; a path object is always a file.
+        fps: Frames per second of images; other sources have their own times.
         max_pixels: Maximum number of pixels of a frame; None: `MAX_PIXELS`.
+        drop: Live source: whether to skip frames if they are not read fast enough, so that processing does not lag
+            behind; None: unless the source declares its length, as a file that is piped or served does.
+        timeout: Live source: seconds to wait for a frame.
 
     Returns:
         The video.
@@ -267,7 +278,13 @@ def open_video(
         InputError: The source cannot be read.
         PixelLimitError: The header declares frames of more than `max_pixels` pixels.
     """
+    if is_live_source(source):
+        return LiveVideo(source, max_pixels, drop, timeout)
+    if not isinstance(source, (str, os.PathLike)):
+        raise InputError(f"{source!r} is not a video; give a path, an address, the number of a camera or a capture.")
     path, exact = Path(source), exact_fps(fps, source)
+    if isinstance(source, str) and "://" in source and not path_exists(path):
+        raise InputError(f"{source} is not an address of a known kind; give one of {', '.join(PROTOCOLS)}, or a file.")
     if is_folder(path):
         return ImageSequence(list_images(path), exact, max_pixels)
     if any(sign in str(source) for sign in "*?[") and not path_exists(path):
@@ -290,7 +307,7 @@ def read_frames(path: str | os.PathLike[str], numbers: Collection[int]) -> Itera
         InputError: The video cannot be read, or a requested frame is damaged or missing.
     """
     requested, last = set(numbers), max(numbers, default=-1)
-    for frame in open_video(path).frames():
+    for frame in open_video(Path(path)).frames():
         if frame.number in requested:
             requested.remove(frame.number)
             yield frame.image

@@ -59,6 +59,10 @@ class VideoFrame:
         """(height, width) in pixels."""
         return self.image.shape[0], self.image.shape[1]
 
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """Return the image, H x W x 3."""
+        return np.array(self.image, dtype=dtype, copy=copy)
+
 
 def to_uint8_array(image: npt.NDArray[Any]) -> ImageArray:
     """Convert the image of a frame to contiguous uint8, without a copy if it is that already."""
@@ -81,6 +85,7 @@ class VideoInfo:
         duration: Duration declared by the file; None if it declares none.
         has_audio: Whether there is an audio stream.
         codec: Codec name as in ffmpeg: h264, vp9, gif, png, ...
+        label: Name of a live source, which has no paths.
     """
 
     paths: tuple[Path, ...]
@@ -92,6 +97,12 @@ class VideoInfo:
     duration: Fraction | None
     has_audio: bool
     codec: str
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name in messages: the first path, or the label of a live source."""
+        return str(self.paths[0]) if self.paths else self.label
 
 
 class Video(ABC):
@@ -104,9 +115,11 @@ class Video(ABC):
         skipped: Number of damaged frames that the latest reading skipped.
         truncated: Whether the latest reading reached the end of the file before the declared duration.
         max_pixels: Limit on the pixels of a frame, for whoever opens the file again; None: the default limit.
+        live: Whether the source can be read only once, as a camera or a stream; see `LiveVideo`.
     """
 
     max_pixels: int | None = None
+    live = False
 
     def __init__(self, info: VideoInfo) -> None:
         self.info = info

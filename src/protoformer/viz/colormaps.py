@@ -1,11 +1,13 @@
 """Color maps for optical flow, depth and labels, and conversion of tensors to uint8 images.
 
 Flow uses the color wheel of Middlebury (Baker et al., A Database and Evaluation Methodology for Optical Flow): hue is
-direction and saturation is speed. Zero motion is white, the chosen maximum has the pure color of the wheel, faster
-motion is darker, and invalid flow is black. Depth uses a perceptually uniform color map of its logarithm.
+direction and saturation is speed. Zero motion is white, the chosen maximum and all faster motion have the pure color of
+the wheel, and invalid flow is black. Depth uses a perceptually uniform color map of its logarithm.
 """
 
 import colorsys
+import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -14,20 +16,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.geometry.regions import boundaries
-from protoformer.geometry.resizing import resize
+from protoformer.geometry.warps import resize
 from protoformer.io.formats import as_flow, as_values, valid_flow
+from protoformer.io.png import encode_png
 from protoformer.models.prototyping import Prototypes
 
 # Steps between red, yellow, green, cyan, blue, magenta and red: more where more hues can be distinguished.
 _STEPS = (15, 6, 4, 11, 13, 6)
 _CORNERS = ((255, 0, 0), (255, 255, 0), (0, 255, 0), (0, 255, 255), (0, 0, 255), (255, 0, 255), (255, 0, 0))
 
-_OVERFLOW_BRIGHTNESS = 0.75
-_MAX_MOTION_PERCENTILE = 99.0
+FLOW_PERCENTILE = 99.9
+"""Percentile of the lengths of a flow that gets the pure color by default: 0.1 % of the pixels may lie beyond."""
 # In pixels; below it the rounding noise of a static scene would be drawn like motion.
 _MIN_MAX_MOTION = 1e-3
 
@@ -37,8 +41,8 @@ def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.N
 
     Args:
         flow: HxWx2, (u right, v down) in pixels. Values that are NaN, infinite or beyond 1e9 are invalid.
-        max_motion: Length in pixels that gets the pure color; None: the 99th percentile of the valid lengths, at least
-            0.001 pixels.
+        max_motion: Length in pixels from which on the color is pure; None: the 99.9th percentile of the valid lengths,
+            at least 0.001 pixels.
 
     Returns:
         uint8 HxWx3 RGB; invalid flow is black.
@@ -48,7 +52,7 @@ def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.N
     vectors = array[valid]
     lengths = np.hypot(vectors[:, 0], vectors[:, 1])
     if max_motion is None:
-        max_motion = _default_max_motion(lengths)
+        max_motion = default_max_motion(lengths)
     elif not (np.isfinite(max_motion) and max_motion > 0):
         raise InputError(
             f"max_motion is a length in pixels over 0, not {max_motion}; give one, or None to choose it automatically."
@@ -56,8 +60,7 @@ def flow_to_color(flow: npt.ArrayLike, max_motion: float | None = None) -> npt.N
     image = np.zeros((*valid.shape, 3), dtype=np.uint8)
     with np.errstate(over="ignore"):
         speeds = lengths / np.float64(max_motion)
-    # All speeds over 1 are drawn alike; the bound keeps infinity out of the arithmetic.
-    image[valid] = _color_vectors(vectors, np.minimum(speeds, 2).astype(np.float32))
+    image[valid] = _color_vectors(vectors, np.minimum(speeds, 1).astype(np.float32))
     return image
 
 
@@ -75,11 +78,11 @@ def color_wheel_legend(size: int) -> npt.NDArray[np.uint8]:
     return flow_to_color(np.stack([u * inside, v * inside], axis=-1), max_motion=1.0)
 
 
-def _default_max_motion(lengths: npt.NDArray[np.float32]) -> float:
-    """Choose the length in pixels that gets the pure color, from N valid lengths."""
+def default_max_motion(lengths: npt.NDArray[np.float32]) -> float:
+    """Choose the length in pixels that gets the pure color, from N valid lengths, of which 0.1 % at most are longer."""
     if lengths.size == 0:
         return _MIN_MAX_MOTION
-    return max(float(np.percentile(lengths, _MAX_MOTION_PERCENTILE)), _MIN_MAX_MOTION)
+    return max(float(np.percentile(lengths, FLOW_PERCENTILE, method="higher")), _MIN_MAX_MOTION)
 
 
 def _color_wheel() -> npt.NDArray[np.float64]:
@@ -97,15 +100,13 @@ _WHEEL_POSITIONS = np.arange(len(_WHEEL), dtype=np.float64)
 
 
 def _color_vectors(vectors: npt.NDArray[np.float32], speeds: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
-    """Return the colors of N vectors (Nx2) with their speeds relative to the maximum (N): uint8 Nx3 RGB."""
+    """Return the colors of N vectors (Nx2) with their speeds relative to the maximum (N, up to 1): uint8 Nx3 RGB."""
     # Adding zero turns -0.0 into 0.0; atan2 would otherwise put the two at opposite ends of the wheel.
     u, v = vectors[:, 0] + 0, vectors[:, 1] + 0
     # Rightward motion sits at the wheel's first color, and angles grow clockwise on screen from there.
     position = (np.arctan2(-v, -u) / np.float32(np.pi) + 1) / 2 * _WHEEL_POSITIONS[-1]
     pure = np.stack([np.interp(position, _WHEEL_POSITIONS, channel) for channel in _WHEEL.T], axis=-1)
-    speeds = speeds[:, None]
-    color = np.where(speeds <= 1, 1 - speeds * (1 - pure), _OVERFLOW_BRIGHTNESS * pure)
-    colors: npt.NDArray[np.uint8] = np.rint(255 * color).astype(np.uint8)
+    colors: npt.NDArray[np.uint8] = np.rint(255 * (1 - speeds[:, None] * (1 - pure))).astype(np.uint8)
     return colors
 
 
@@ -297,3 +298,28 @@ def frame_pixels(image: npt.NDArray[Any] | None) -> Pixels:
     if image.dtype != np.uint8:
         image = np.rint(255 * image.clip(0, 1))
     return np.array(image, np.uint8, order="C", copy=True)
+
+
+class Picture(ABC):
+    """Base class of results that can be drawn: `show` opens a window, and a notebook shows them by themselves."""
+
+    @abstractmethod
+    def image(self) -> Image.Image:
+        """Return the result as an image."""
+
+    def show(self) -> None:
+        """Show the image with matplotlib, in a notebook below the cell; without a screen this is a warning."""
+        from matplotlib import pyplot  # takes a moment, and only this needs it
+
+        if pyplot.get_backend().lower() in ("agg", "pdf", "pgf", "ps", "svg", "template"):
+            warnings.warn("there is no screen to show an image on; save it with image().save(...)", stacklevel=2)
+            return
+        image = self.image()
+        figure, axes = pyplot.subplots(figsize=(image.width / 100, image.height / 100), dpi=100)
+        axes.imshow(image)
+        axes.set_axis_off()
+        figure.subplots_adjust(0, 0, 1, 1)
+        pyplot.show()
+
+    def _repr_png_(self) -> bytes:
+        return encode_png(np.asarray(self.image()))

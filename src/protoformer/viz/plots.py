@@ -73,7 +73,7 @@ class Bar:
         value: Its height; None: no bar.
         deviation: Half the length of the error bar; None: no error bar.
         text: The text above the bar.
-        reference: Height of the reference marker beside the bar.
+        reference: Height of the reference marker beside the bar; None: no marker.
         reference_text: The text below the marker.
         is_baseline: Whether the bar is highlighted.
     """
@@ -82,7 +82,7 @@ class Bar:
     value: float | None
     deviation: float | None
     text: str
-    reference: float
+    reference: float | None
     reference_text: str
     is_baseline: bool
 
@@ -214,16 +214,17 @@ def bar_plot(panels: Mapping[str, Sequence[Bar]], title: str, caption: str, name
                     color = BASELINE_COLOR if bar.is_baseline else BAR_COLOR
                     drawn = axes.bar(index, bar.value, 0.44, yerr=bar.deviation, color=color, ecolor=INK, capsize=6)
                     axes.bar_label(drawn, [bar.text], padding=3)
-            heights = [bar.reference for bar in bars]
-            markers = axes.plot(np.arange(len(bars)) + 0.36, heights, "D", color=REFERENCE_COLOR, markersize=9)
-            for index, bar in enumerate(bars):
+            references = [(index + 0.36, bar) for index, bar in enumerate(bars) if bar.reference is not None]
+            heights = [bar.reference for _, bar in references]
+            markers = axes.plot([x for x, _ in references], heights, "D", color=REFERENCE_COLOR, markersize=9)
+            for x, bar in references:
                 below = {"xytext": (0, -9), "textcoords": "offset points", "ha": "center", "va": "top"}
-                axes.annotate(bar.reference_text, (index + 0.36, bar.reference), **below, color=REFERENCE_COLOR)
+                axes.annotate(bar.reference_text, (x, bar.reference), **below, color=REFERENCE_COLOR)
             axes.set(xlim=(-0.5, len(bars) - 0.5), ylim=(0, 1.15 * axes.dataLim.ymax))
             axes.set_xticks(range(len(bars)), [bar.label for bar in bars], color=INK)
             axes.yaxis.set_visible(False)
             axes.spines["bottom"].set(visible=True, color=LINE)
-        entries = [(Patch(color=BASELINE_COLOR), names[0]), (markers[0], names[1])]
+        entries = [(Patch(color=BASELINE_COLOR), names[0]), *([(markers[0], names[1])] if references else [])]
         figure.legend(*zip(*entries, strict=True), loc="outside upper right", ncols=2, labelcolor=INK)
         return _to_pixels(figure)
 

@@ -17,7 +17,7 @@ from typing import Any
 import cv2
 from torch import Tensor
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.models.encoder import STRIDES
 from protoformer.models.prototyping import Prototypes
 from protoformer.video.reader import open_video
@@ -53,7 +53,7 @@ def require_gradio() -> Any:
         return import_module("gradio")
     except ImportError:
         raise InputError(
-            "the web page is served with gradio, which is not installed: pip install 'protoformer[web]'."
+            f"the web page is served with gradio, which is not installed: {install_command('web')}."
         ) from None
 
 
@@ -194,7 +194,7 @@ def _example_buttons(boxes: list[Any], examples: Iterable[Example]) -> None:
 
 def example_styles(examples: Iterable[Example]) -> str:
     """Return CSS rules with a small picture for each example button."""
-    pictures = {}
+    pictures: dict[str, Any] = {}
     for example in examples:
         if example.style not in pictures:
             image = next(open_video(example.paths[0]).frames()).image

@@ -9,7 +9,7 @@ from protoformer.depth.drawing import depth_viewer_data, draw_depth_frame
 from protoformer.depth.predictor import DepthPredictor
 from protoformer.depth.result import RANGES
 from protoformer.depth.video import DepthFrame
-from protoformer.geometry.resizing import limited_size, shrink
+from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.image_input import as_image, to_float
 from protoformer.video.types import ImageArray
 from protoformer.viz.colormaps import default_depth_range, depth_legend, to_uint8

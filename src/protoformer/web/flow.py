@@ -9,7 +9,7 @@ from protoformer.flow.drawing import draw_flow_frame, flow_viewer_data
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import plan_flow
 from protoformer.flow.video import FlowFrame, FlowVideo
-from protoformer.geometry.resizing import resize
+from protoformer.geometry.warps import resize
 from protoformer.io.image_input import as_image, image_pair
 from protoformer.models.heads.flow import normalize_images
 from protoformer.video.types import ImageArray

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from protoformer.errors import InputError
 from protoformer.io.image import DecodedImage
@@ -285,5 +285,5 @@ def parse_span(value: object) -> tuple[float | None, float | None]:
     raise InputError("the selected part of the clip is empty; move its start before its end.")
 
 
-def _is_seconds(value: object) -> bool:
+def _is_seconds(value: object) -> TypeGuard[float | None]:
     return value is None or (isinstance(value, (int, float)) and 0 <= value < float("inf"))

@@ -114,7 +114,8 @@ class Limits:
         """Return these limits with those that are not None replaced."""
         given = (max_megabytes, max_pixels, max_frames, max_seconds, max_jobs)
         names = [each.name for each in fields(self)]
-        return replace(self, **{name: value for name, value in zip(names, given, strict=True) if value is not None})
+        changes: dict[str, Any] = {key: value for key, value in zip(names, given, strict=True) if value is not None}
+        return replace(self, **changes)
 
     def describe(self) -> str:
         """Return the limits as a phrase."""

@@ -30,8 +30,7 @@ from protoformer.datasets.augmentation.photometric import (
     sample_boxes,
     sample_jitter,
 )
-from protoformer.geometry.resizing import limited_size, shrink, shrink_position
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import limited_size, pixel_grid, shrink, shrink_position
 from protoformer.geometry.warps import sample as sample_bilinear
 from protoformer.io.config_reader import bounded
 from protoformer.synthetic.samples import DepthSample

@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import Padding, pixel_grid
 from protoformer.models.kernels.dispatch import is_exporting
 from protoformer.models.layers import Attention, FeedForward, sine_positions
 from protoformer.models.runtime import (

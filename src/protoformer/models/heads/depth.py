@@ -18,8 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding, upsample_2x
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import Padding, pixel_grid, upsample_2x
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import EMBEDDINGS, Stage, build_block
 from protoformer.models.heads.update import Prepared, SeparableGRU, upsample
@@ -238,7 +237,7 @@ class DepthHead(nn.Module):
         for stage in self.stages:
             pyramid.append(stage(pyramid[-1], False)[0])
         state: Tensor | None = None
-        logit = pyramid[-1].new_zeros(len(pyramid[-1]), 1, *map_size(pyramid[-1]), dtype=torch.float32)
+        logit = pyramid[-1].new_zeros(pyramid[-1].shape[0], 1, *map_size(pyramid[-1]), dtype=torch.float32)
         logs, log_scales, done = [], [], 0
         plan = zip(self.levels, reversed(pyramid), STRIDES, updates_per_level(num_updates), strict=True)
         for level, level_features, stride, count in plan:
@@ -329,7 +328,7 @@ def metric_depth(log: Tensor, focal: Tensor) -> Tensor:
 def image_center(images: Tensor) -> Tensor:
     """Return the center (x, y) of each image in pixels, B x 2, the default principal point."""
     center = ((images.shape[3] - 1) / 2, (images.shape[2] - 1) / 2)
-    return torch.stack([images.new_full((len(images),), value, dtype=torch.float32) for value in center], dim=1)
+    return torch.stack([images.new_full((images.shape[0],), value, dtype=torch.float32) for value in center], dim=1)
 
 
 def optical_center(intrinsics: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ The head computes, with all feature maps at 1/8 of the image:
 
 1. From the features of both frames, a context map of frame 1: by a second encoder without shared weights or, with
    `shared_encoder`, from the features of frame 1.
+   With `cross_image`, the features of both frames are then synchronized with the prototypes of each other
+   (`synchronization.CrossSynchronization`), for what follows but the context.
 2. 1x1 convolutions: `feature_proj` gives fmap1 and fmap2, whose dot products over sqrt(C) are the costs; `context_proj`
    gives the initial hidden state (tanh) and the context (ReLU) of the recurrent unit.
 3. An initial flow: zero, a given one, or, with `global_matching`, global matching of the features (`heads.matching`).
@@ -28,8 +30,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import Padding, pixel_grid
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import Encoder
 from protoformer.models.heads.correlation import (
@@ -49,6 +50,7 @@ from protoformer.models.kernels.dispatch import stores_half_costs, use_kernels
 from protoformer.models.layers import Attention, FeedForward, match_layout, sine_positions
 from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import ProgressCallback, map_size
+from protoformer.models.synchronization import CrossSynchronization
 
 CostReader = Callable[[Tensor], Tensor]
 """Maps positions in frame 2 (B x 2 x H x W, pixels of the feature map) to cost features (B x channels x H x W)."""
@@ -294,6 +296,7 @@ class FlowHead(nn.Module):
         nn.init.orthogonal_(self.feature_proj.weight)
         self.context_encoder = None if config.flow.shared_encoder else Encoder(config.encoder)
         self.context_proj = nn.Conv2d(features, 2 * hidden, 1)
+        self.cross_image = _build_cross_image(config) if config.flow.cross_image else None
         self.matching = GlobalMatching(features) if config.flow.global_matching else None
         self.decoder = FlowDecoder(costs, UpdateBlock(costs.channels, hidden, aggregation))
 
@@ -334,6 +337,8 @@ class FlowHead(nn.Module):
         if low_memory is None:
             stored = all_pairs_bytes(map_size(features1), self.decoder.costs.levels, features1.shape[0])
             low_memory = not torch.is_grad_enabled() and stored > STORED_LIMIT
+        if self.cross_image is not None:
+            features1, features2 = self.cross_image(features1, features2)
         fmap1, fmap2 = self.feature_proj(features1), self.feature_proj(features2)
         start, matches = None if init_flow is None else F.avg_pool2d(padding.pad(init_flow), FACTOR) / FACTOR, None
         if start is None and self.matching is not None:
@@ -365,6 +370,16 @@ def _build_costs(config: ModelConfig) -> CorrelationCosts | MemoryCosts:
     heads = flow.memory_dim // config.encoder.head_dim
     memory = CostMemory(flow.memory_tokens, flow.memory_dim, flow.memory_layers, heads, context_width=flow.hidden_dim)
     return MemoryCosts(memory, flow.memory_dim, heads, flow.corr_radius)
+
+
+def _build_cross_image(config: ModelConfig) -> CrossSynchronization:
+    encoder = config.encoder
+    channels = encoder.embed_dims[-1]
+    heads = channels // encoder.head_dim
+    prototyping = Prototyping(
+        channels, heads, encoder.num_prototypes, num_iterations=1, spatial_prior=encoder.spatial_prior
+    )
+    return CrossSynchronization(channels, heads, prototyping)
 
 
 def _build_aggregation(config: ModelConfig) -> nn.Module:

@@ -15,8 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.resizing import Padding, upsample_2x
-from protoformer.geometry.warps import pixel_grid
+from protoformer.geometry.warps import Padding, pixel_grid, upsample_2x
 from protoformer.models.heads.correlation import window_index
 from protoformer.models.kernels.reference import means
 from protoformer.models.prototyping import Prototyping

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.boxes import box_edges, box_from_edges, clip_boxes, enlarge_boxes, roi_align
+from protoformer.geometry.regions import box_edges, box_from_edges, clip_boxes, enlarge_boxes, roi_align
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES, build_block

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from protoformer.geometry.resizing import convex_upsample
+from protoformer.geometry.warps import convex_upsample
 from protoformer.models.initialization import init_for_gates, init_for_relu
 from protoformer.models.kernels.dispatch import is_cpu_inference, use_kernels
 from protoformer.models.layers import ActivatedConv

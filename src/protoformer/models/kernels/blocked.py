@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from protoformer.models.kernels.reference import Prior
 from protoformer.models.runtime import accumulation_dtype
 
 BLOCK_ELEMENTS = 2**19
@@ -38,7 +39,7 @@ class _Buffer:
         return self.memory[: math.prod(shape)].view(shape)
 
 
-def _memberships(queries: Tensor, keys: Tensor, logits: Tensor, out: Tensor) -> Tensor:
+def _memberships(queries: Tensor, keys: Tensor, logits: Tensor, out: Tensor, prior: Tensor | None) -> Tensor:
     """Compute memberships of a block of n pixels, heads x n x K, in `out`; `logits` is a buffer of the same shape.
 
     The K values of a pixel are contiguous, so that softmax is one pass; it is faster out of place than in place.
@@ -48,53 +49,85 @@ def _memberships(queries: Tensor, keys: Tensor, logits: Tensor, out: Tensor) -> 
         keys: heads x n x d.
         logits: Buffer.
         out: Buffer.
+        prior: Logits of the spatial prior, n x K, or None.
     """
-    torch.bmm(keys, queries.transpose(1, 2), out=logits)
+    if prior is None:
+        torch.bmm(keys, queries.transpose(1, 2), out=logits)
+    else:
+        torch.baddbmm(prior, keys, queries.transpose(1, 2), out=logits)
     return torch.softmax(logits, dim=2, out=out)
 
 
 def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     """As `reference.prototype_sums`, in float32 or better for any input."""
+    return spatial_sums(queries, keys, values, None)[:2]
+
+
+def spatial_sums(queries: Tensor, keys: Tensor, values: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.spatial_sums`, in float32 or better for any input; the moments are zero without a prior."""
     batch, heads, num_prototypes, head_dim = queries.shape
     dtype = accumulation_dtype(queries.dtype)
     sums = queries.new_zeros(batch, heads, num_prototypes, head_dim, dtype=dtype)
     mass = queries.new_zeros(batch, heads, num_prototypes, dtype=dtype)
+    moments = queries.new_zeros(batch, num_prototypes, 2, dtype=dtype)
     scaled = queries.to(dtype) / math.sqrt(head_dim)
     buffers = [_Buffer(scaled, heads * num_prototypes) for _ in range(2)]
     for image in range(batch):
         for block in blocks(keys.shape[2], heads * num_prototypes):
             key, value = keys[image, :, block].to(dtype), values[image, :, block].to(dtype)
             logits, members = (buffer.view(heads, key.shape[1], num_prototypes) for buffer in buffers)
-            _memberships(scaled[image], key, logits, members)
+            _memberships(scaled[image], key, logits, members, None if prior is None else prior.of(image, block))
+            if prior is not None:
+                moments[image].addmm_(members.sum(dim=0).T, prior.pixels[block])
             sums[image].baddbmm_(members.transpose(1, 2), value)
             mass[image] += members.sum(dim=1)
-    return sums, mass
+    return sums, mass, moments
 
 
 def prototype_sums_backward(
     d_sums: Tensor, d_mass: Tensor, queries: Tensor, keys: Tensor, values: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys and values; memberships are recomputed."""
+    return spatial_sums_backward(d_sums, d_mass, d_mass, queries, keys, values, None)[:3]
+
+
+def spatial_sums_backward(
+    d_sums: Tensor,
+    d_mass: Tensor,
+    d_moments: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    prior: Prior | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys, values and the coefficients of the prior, zero without one."""
     batch, heads, num_prototypes, head_dim = queries.shape
     dtype = accumulation_dtype(queries.dtype)
     scale = head_dim**-0.5
     scaled = queries.to(dtype) * scale
     d_queries = torch.zeros_like(scaled, memory_format=torch.contiguous_format)
     d_keys, d_values = like_tokens(keys), like_tokens(values)
+    d_prior = scaled.new_zeros(batch, num_prototypes, 3)
     buffers = [_Buffer(scaled, heads * num_prototypes) for _ in range(3)]
     for image in range(batch):
         for block in blocks(keys.shape[2], heads * num_prototypes):
             key, value = keys[image, :, block].to(dtype), values[image, :, block].to(dtype)
             members, d_logits, product = (buffer.view(heads, key.shape[1], num_prototypes) for buffer in buffers)
-            _memberships(scaled[image], key, product, members)
+            _memberships(scaled[image], key, product, members, None if prior is None else prior.of(image, block))
             torch.bmm(value, d_sums[image].transpose(1, 2), out=d_logits)
             d_logits += d_mass[image, :, None]
+            if prior is not None:
+                d_logits += prior.pixels[block] @ d_moments[image].T
             d_logits -= torch.mul(members, d_logits, out=product).sum(dim=2, keepdim=True)
             d_logits *= members
             d_keys[image, :, block] = torch.bmm(d_logits, scaled[image])
             d_values[image, :, block] = torch.bmm(members, d_sums[image])
             d_queries[image].baddbmm_(d_logits.transpose(1, 2), key, alpha=scale)
-    return d_queries.to(queries.dtype), d_keys, d_values
+            if prior is not None:
+                total = d_logits.sum(dim=0)
+                d_prior[image, :, :2].addmm_(total.T, prior.pixels[block])
+                d_prior[image, :, 2] += total.sum(dim=0)
+    return d_queries.to(queries.dtype), d_keys, d_values, d_prior
 
 
 def like_tokens(heads: Tensor) -> Tensor:
@@ -111,6 +144,7 @@ def synchronize(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
+    prior: Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.synchronize`, with the prototypes normalized to `directions`."""
     batch, pixels, channels = queries.shape
@@ -120,7 +154,10 @@ def synchronize(
         gates = _Gates(keys[image], alpha, beta)
         split_values = gates.split(values[image])
         for block in blocks(pixels, directions.shape[1] + 2 * channels):
-            nearest = _nearest(features[image, block], directions[image], assignment[image, block])
+            nearest = assignment[image, block]
+            _nearest(
+                features[image, block], directions[image], nearest, None if prior is None else prior.of(image, block)
+            )
             gate = gates.of(queries[image, block], nearest)
             attended[image, block] = (gate[..., None] * split_values.index_select(0, nearest)).flatten(1)
     return attended, assignment
@@ -135,6 +172,7 @@ def synchronize_and_feed(
     alpha: Tensor,
     beta: Tensor,
     feed_forward: tuple[Layer, Layer],
+    prior: Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run `synchronize` with queries of the features, then linear, GELU, linear; without gradients.
 
@@ -153,7 +191,10 @@ def synchronize_and_feed(
         gates = _Gates(keys[image], alpha, beta)
         table = torch.einsum("khd,ohd->kho", gates.split(values[image]), gates.split(first)).flatten(0, 1)
         for block in blocks(pixels, directions.shape[1] + first.shape[0]):
-            nearest = _nearest(features[image, block], directions[image], assignment[image, block])
+            nearest = assignment[image, block]
+            _nearest(
+                features[image, block], directions[image], nearest, None if prior is None else prior.of(image, block)
+            )
             gate = gates.of(F.linear(features[image, block], *query), nearest)
             hidden = F.embedding_bag(nearest[:, None] * heads + head, table, mode="sum", per_sample_weights=gate)
             hidden += first_bias
@@ -161,9 +202,16 @@ def synchronize_and_feed(
     return output, assignment
 
 
-def _nearest(features: Tensor, directions: Tensor, out: Tensor) -> Tensor:
-    """Write the prototype of largest cosine similarity to each of n features (n x C) to `out`: n, int64."""
-    return torch.argmax(features.float() @ directions.T, dim=1, out=out)
+def _nearest(features: Tensor, directions: Tensor, out: Tensor, prior: Tensor | None) -> None:
+    """Write the prototype of each of n features (n x C) to `out` (n, int64), as `reference.nearest_prototype`.
+
+    prior: Logits of the prior in units of the cosine, n x K, or None.
+    """
+    if prior is None:
+        similarity = features.float() @ directions.T
+    else:
+        similarity = torch.addmm(prior.float(), F.normalize(features.float(), dim=-1), directions.T)
+    torch.argmax(similarity, dim=1, out=out)
 
 
 class _Heads:

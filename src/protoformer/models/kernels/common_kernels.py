@@ -51,6 +51,22 @@ def normalize_rows(vector, min_norm):
 
 
 @triton.jit
+def load_prior(coefficients, rows, exists):
+    """Load the coefficients of (x, y, 1) of the spatial prior of some prototypes (rows of n x 3)."""
+    start = coefficients + rows * 3
+    slope_x = tl.load(start, mask=exists, other=0.0)
+    slope_y = tl.load(start + 1, mask=exists, other=0.0)
+    return slope_x, slope_y, tl.load(start + 2, mask=exists, other=0.0)
+
+
+@triton.jit
+def load_positions(positions, pixel, inside):
+    """Load the positions (x, y) of some pixels from HW x 2."""
+    start = positions + pixel * 2
+    return tl.load(start, mask=inside, other=0.0), tl.load(start + 1, mask=inside, other=0.0)
+
+
+@triton.jit
 def split_halves(value):
     """Split float32 values of magnitude about 1 into sums of two float16 values, exact to 22 bits."""
     upper = value.to(tl.float16)

@@ -35,6 +35,20 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     return sums, mass
 
 
+def spatial_sums(
+    queries: Tensor, keys: Tensor, values: Tensor, prior: reference.Prior
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `prototype_sums` with a spatial prior; also the moments for `reference.mean_positions`, B x K x 2."""
+    if dispatch.is_plain("mixing"):
+        return reference.spatial_sums(queries, keys, values, prior)
+    queries, keys, values = to_autocast_dtype(queries), to_autocast_dtype(keys), to_autocast_dtype(values)
+    if dispatch.is_cpu_inference(queries):
+        with full_precision(queries):
+            return blocked.spatial_sums(queries, keys, values, prior)
+    sums, mass, moments = operators.spatial_sums(queries, keys, values, *prior)
+    return sums, mass, moments
+
+
 def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
     """Average-pool tokens (B x HW x C) of a map of (H, W) = size onto (rows, columns) = grid: B x K x C."""
     # ONNX has no adaptive pooling for maps of dynamic size.
@@ -44,7 +58,14 @@ def cell_means(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> 
 
 
 def synchronize(
-    features: Tensor, centers: Tensor, queries: Tensor, keys: Tensor, values: Tensor, alpha: Tensor, beta: Tensor
+    features: Tensor,
+    centers: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    prior: reference.Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Assign each pixel to its nearest prototype and return the gated values.
 
@@ -58,18 +79,20 @@ def synchronize(
         values: B x K x C, projections of the prototypes.
         alpha: Gate parameter of each head.
         beta: Gate parameter of each head.
+        prior: Spatial prior of the assignment, as in `reference.nearest_prototype`.
 
     Returns:
         The gated values, B x HW x C, and the assignment, B x HW, int64.
     """
     if dispatch.is_plain("mixing"):
-        return reference.synchronize(features, centers, queries, keys, values, alpha, beta)
+        return reference.synchronize(features, centers, queries, keys, values, alpha, beta, prior)
     similarity_inputs = (features.detach(), reference.directions(centers.detach()))
     products = (to_autocast_dtype(queries), to_autocast_dtype(keys), to_autocast_dtype(values))
     if dispatch.is_cpu_inference(features):
         with full_precision(features):
-            return blocked.synchronize(*similarity_inputs, *products, alpha, beta)
-    attended, assignment = operators.synchronize(*similarity_inputs, *products, alpha, beta)
+            return blocked.synchronize(*similarity_inputs, *products, alpha, beta, prior)
+    optional = () if prior is None else (each.detach() for each in prior)
+    attended, assignment = operators.synchronize(*similarity_inputs, *products, alpha, beta, *optional)
     return attended, assignment
 
 
@@ -82,6 +105,7 @@ def synchronize_and_feed(
     alpha: Tensor,
     beta: Tensor,
     layers: nn.Sequential,
+    prior: reference.Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run `synchronize`, then a feed-forward network (linear, GELU, linear).
 
@@ -96,18 +120,19 @@ def synchronize_and_feed(
         alpha: Gate parameter of each head.
         beta: Gate parameter of each head.
         layers: The feed-forward network.
+        prior: Spatial prior of the assignment, as in `reference.nearest_prototype`.
 
     Returns:
         Its output, B x HW x C, and the assignment, B x HW, int64.
     """
     if not _use_blocks(features, query, layers[0], layers[2]):
         queries = query(to_autocast_dtype(features))
-        attended, assignment = synchronize(features, centers, queries, keys, values, alpha, beta)
+        attended, assignment = synchronize(features, centers, queries, keys, values, alpha, beta, prior)
         return layers(attended), assignment
     first, second = (cast(nn.Linear, layers[index]) for index in (0, 2))
     network = ((first.weight, first.bias), (second.weight, second.bias))
     projection, directions = (query.weight, query.bias), reference.directions(centers)
-    return blocked.synchronize_and_feed(features, directions, projection, keys, values, alpha, beta, network)
+    return blocked.synchronize_and_feed(features, directions, projection, keys, values, alpha, beta, network, prior)
 
 
 def _use_blocks(features: Tensor, *layers: nn.Module) -> bool:

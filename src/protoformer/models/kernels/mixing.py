@@ -8,6 +8,7 @@
 - Gradients of biases are sums over prototypes, not over pixels.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -29,6 +30,8 @@ class Weights(NamedTuple):
         prototypes_bias: 2C.
         alpha: Gate parameter of each head.
         beta: Gate parameter of each head.
+        log_width: Logarithm of the width of the spatial prior, or None without one.
+        log_temperature: Logarithm of the temperature of the assignment, or None without a spatial prior.
     """
 
     pixels: Tensor
@@ -39,16 +42,19 @@ class Weights(NamedTuple):
     prototypes_bias: Tensor
     alpha: Tensor
     beta: Tensor
+    log_width: Tensor | None = None
+    log_temperature: Tensor | None = None
 
 
 class Mixed(NamedTuple):
-    """Outputs of the operator for B images, K prototypes and N iterations; only the first two have a gradient.
+    """Outputs of the operator for B images, K prototypes and N iterations; only the first three have a gradient.
 
     Without `keep`, iterations share two buffers, and `projected`, `lse` and `tokens_half` are empty.
 
     Attributes:
         attended: B x HW x C, gated values.
         centers: B x K x C, final prototypes.
+        positions: B x K x 2, final positions; empty without a spatial prior.
         assignment: B x HW, int64.
         projected: B x HW x 2C, keys and values of CAP.
         tokens_half: Tokens in the precision of matrix products, if that differs from their own.
@@ -58,10 +64,12 @@ class Mixed(NamedTuple):
         masses: N x B x K x heads, masses of each iteration.
         lse: N x B x heads x HW, base-2 logarithms of the softmax denominators of each iteration.
         ls_projected: B x K x 2C, keys and values of LS.
+        earlier_positions: N x B x K x 2, positions before each iteration; empty without a spatial prior.
     """
 
     attended: Tensor
     centers: Tensor
+    positions: Tensor
     assignment: Tensor
     projected: Tensor
     tokens_half: Tensor
@@ -71,14 +79,21 @@ class Mixed(NamedTuple):
     masses: Tensor
     lse: Tensor
     ls_projected: Tensor
+    earlier_positions: Tensor
 
 
-Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+Outputs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def _allocate(
-    tokens: Tensor, alpha: Tensor, grid: list[int], iterations: int, dtype: torch.dtype, keep: bool
+    tokens: Tensor,
+    alpha: Tensor,
+    has_prior: bool,
+    grid: list[int],
+    iterations: int,
+    dtype: torch.dtype,
+    keep: bool,
 ) -> dict[str, Tensor]:
     """Allocate the outputs, except for the projections and those computed from them."""
     batch, pixels, channels = tokens.shape
@@ -86,6 +101,8 @@ def _allocate(
     single, steps = torch.float32, iterations if keep else min(2, iterations)
     return {
         "centers": tokens.new_empty(shape, dtype=single),
+        "positions": tokens.new_empty((*shape[:2], 2) if has_prior else (0,), dtype=single),
+        "earlier_positions": tokens.new_empty((steps, *shape[:2], 2) if has_prior else (0,), dtype=single),
         "ls_projected": tokens.new_empty(*shape[:2], 2 * channels, dtype=dtype),
         "earlier": tokens.new_empty(steps, *shape, dtype=single),
         "queries": tokens.new_empty(steps, *shape, dtype=single),
@@ -107,6 +124,8 @@ def mix(
     prototypes_bias: Tensor,
     alpha: Tensor,
     beta: Tensor,
+    log_width: Tensor | None,
+    log_temperature: Tensor | None,
     size: list[int],
     grid: list[int],
     iterations: int,
@@ -123,7 +142,7 @@ def mix(
 
     tokens = tokens.contiguous()
     channels = tokens.shape[2]
-    buffers = _allocate(tokens, alpha, grid, iterations, dtype, keep)
+    buffers = _allocate(tokens, alpha, log_width is not None, grid, iterations, dtype, keep)
     with full_precision(tokens), torch.cuda.device_of(tokens):
         pixels, pixels_bias = pixels.to(dtype).contiguous(), pixels_bias.contiguous()
         projected = _project(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], buffers["tokens_half"])
@@ -132,15 +151,31 @@ def mix(
             (query.contiguous(), query_bias.contiguous()),
             (prototypes.contiguous(), prototypes_bias.contiguous()),
         )
-        directions = _run_iterations(projected, buffers, layers, iterations, normalize, residual)
+        places = None
+        if log_width is not None:
+            places = reference.pixel_positions((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
+            buffers["earlier_positions"][0] = reference.cell_positions((grid[0], grid[1]), tokens.device, torch.float32)
+        directions = _run_iterations(
+            projected, buffers, layers, iterations, normalize, residual, _prior_of(log_width, places)
+        )
         if not keep:  # free the memory before the next large allocation
             projected = projected.new_empty(0)
         query_layer = (pixels[2 * channels :], pixels_bias[2 * channels :])
         keys, values = buffers["ls_projected"].split(channels, dim=-1)
+        prior = _prior_of(log_width, places)(buffers["positions"])
+        if prior is not None and log_temperature is not None:
+            prior = prior._replace(coefficients=prior.coefficients * log_temperature.exp())
         attended, assignment = synchronization_kernels.synchronize(
-            tokens, directions, query_layer, keys, values, alpha, beta
+            tokens, directions, query_layer, keys, values, alpha, beta, prior
         )
     return tuple(Mixed(attended, assignment=assignment, projected=projected, **buffers))  # type: ignore[return-value]
+
+
+def _prior_of(log_width: Tensor | None, pixels: Tensor | None) -> Callable[[Tensor], reference.Prior | None]:
+    """Return a function from positions of prototypes, B x K x 2, to their spatial prior, or to None without one."""
+    if log_width is None or pixels is None:
+        return lambda positions: None
+    return lambda positions: reference.Prior(reference.prior_coefficients(positions, log_width), pixels)
 
 
 def _run_iterations(
@@ -150,10 +185,11 @@ def _run_iterations(
     iterations: int,
     normalize: bool,
     residual: bool,
+    prior_of: Callable[[Tensor], reference.Prior | None],
 ) -> tuple[Tensor, Tensor]:
     """Run all EM iterations and fill the buffers.
 
-    layers: Weights and biases of the queries of CAP, and of the keys and values of LS.
+    layers: Weights and biases of the queries of CAP, and of the keys and values of LS. prior_of: From `_prior_of`.
 
     Returns:
         The normalized final prototypes as the sum of two float16 tensors.
@@ -170,10 +206,11 @@ def _run_iterations(
         slot, next_slot = step % steps, (step + 1) % steps
         queries, before = buffers["queries"][slot], buffers["earlier"][slot]
         lse = buffers["lse"][slot] if buffers["lse"].numel() else None
-        parts = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, lse)
+        prior = prior_of(buffers["earlier_positions"][slot]) if buffers["positions"].numel() else None
+        *parts, moments = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, lse, prior)
         is_last = step == iterations - 1
         _center_functions().finish(
-            parts,
+            (parts[0], parts[1]),
             before,
             (
                 buffers["sums"][slot],
@@ -186,6 +223,10 @@ def _run_iterations(
             normalize,
             residual,
         )
+        if prior is not None:
+            after = buffers["positions"] if is_last else buffers["earlier_positions"][next_slot]
+            mass = buffers["masses"][slot].transpose(1, 2)
+            after.copy_(reference.mean_positions(moments.sum(dim=(0, 3)), mass, buffers["earlier_positions"][slot]))
     return halves[0], halves[1]
 
 
@@ -214,8 +255,10 @@ def _center_functions() -> Any:
 def mix_backward(
     d_attended: Tensor,
     d_centers: Tensor,
+    d_positions: Tensor,
     tokens: Tensor,
     centers: Tensor,
+    positions: Tensor,
     assignment: Tensor,
     projected: Tensor,
     earlier: Tensor,
@@ -224,18 +267,20 @@ def mix_backward(
     masses: Tensor,
     lse: Tensor,
     ls_projected: Tensor,
+    earlier_positions: Tensor,
     pixels: Tensor,
     pixels_bias: Tensor,
     query: Tensor,
     prototypes: Tensor,
     alpha: Tensor,
     beta: Tensor,
+    log_width: Tensor | None,
     size: list[int],
     grid: list[int],
     normalize: bool,
     residual: bool,
 ) -> Gradients:
-    """Return the gradients of the tokens, float32, and of all `Weights`.
+    """Return the gradients of the tokens, float32, and of all `Weights` but the temperature, which has none.
 
     tokens are B x HW x C in the precision of matrix products. All outputs of `mix` are contiguous.
     """
@@ -266,8 +311,12 @@ def mix_backward(
         # Gradients of the prototypes before each iteration and, last, of the final ones.
         d_all = centers.new_empty(len(earlier) + 1, *centers.shape)
         torch.addmm(d_centers.reshape(-1, channels), d_ls_projected, prototypes, out=d_all[-1].view(-1, channels))
+        gradient_of_positions = None
+        if log_width is not None:
+            places = reference.pixel_positions((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
+            gradient_of_positions = _PositionsGradient(d_positions, positions, earlier_positions, log_width, places)
         d_queries, biases = _iterations_backward(
-            d_all, d_projected, projected, queries, sums, masses, lse, query, normalize, residual
+            d_all, d_projected, projected, queries, sums, masses, lse, query, normalize, residual, gradient_of_positions
         )
         d_pixels_bias = torch.cat([*biases, d_heads[:, :width].flatten()])
         flat = d_projected.view(-1, 3 * channels)
@@ -287,7 +336,48 @@ def mix_backward(
             d_ls_projected.sum(dim=0),
             d_heads[:, width].clone(),
             d_heads[:, width + 1].clone(),
+            query.new_zeros(()) if gradient_of_positions is None else gradient_of_positions.d_log_width,
         )
+
+
+class _PositionsGradient:
+    """Gradient of the positions, from the last iteration to the first, and of the width of the spatial prior.
+
+    Args:
+        d_positions: B x K x 2, gradient of the final positions.
+        positions: B x K x 2, the final positions.
+        earlier: N x B x K x 2, the positions before each iteration.
+        log_width: Logarithm of the width.
+        pixels: HW x 2, positions of the pixels.
+    """
+
+    def __init__(
+        self, d_positions: Tensor, positions: Tensor, earlier: Tensor, log_width: Tensor, pixels: Tensor
+    ) -> None:
+        self.d_after, self.after, self.earlier, self.log_width = d_positions, positions, earlier, log_width
+        self.prior_of = _prior_of(log_width, pixels)
+        self.d_log_width = torch.zeros_like(log_width)
+
+    def before_step(self, step: int, mass: Tensor) -> tuple[reference.Prior | None, Tensor]:
+        """Return the prior of an iteration, and the gradient of its sums of (x, y, 1), B x K x 3.
+
+        mass: B x K x heads.
+        """
+        total = mass.sum(dim=2)[..., None]
+        has_members = total > reference.MIN_MASS
+        d_moments = torch.where(has_members, self.d_after / total.clamp_min(reference.MIN_MASS), 0.0)
+        d_mass = -(d_moments * self.after).sum(dim=2, keepdim=True)
+        self.d_after = torch.where(has_members, 0.0, self.d_after)  # an empty prototype stays where it was
+        self.after = self.earlier[step]
+        return self.prior_of(self.after), torch.cat((d_moments, d_mass), dim=2)
+
+    def after_step(self, d_coefficients: Tensor) -> None:
+        """Add the gradient of the coefficients of the prior, B x K x 3."""
+        scale = torch.exp(-2 * self.log_width)
+        d_slopes, d_offset = d_coefficients.split((2, 1), dim=2)
+        self.d_after = self.d_after + scale * (d_slopes - self.after * d_offset)
+        d_scale = (self.after * d_slopes - self.after.square() * d_offset / 2).sum()
+        self.d_log_width = self.d_log_width - 2 * scale * d_scale
 
 
 def _iterations_backward(
@@ -301,6 +391,7 @@ def _iterations_backward(
     query: Tensor,
     normalize: bool,
     residual: bool,
+    of_positions: _PositionsGradient | None,
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Backpropagate through the iterations; fills `d_all` and the keys and values of `d_projected`.
 
@@ -318,7 +409,8 @@ def _iterations_backward(
     no_mass = None if normalize else torch.zeros_like(masses[0])
     last = len(queries) - 1
     for step in range(last, -1, -1):
-        parts = prototyping_kernels.partial_gradients(
+        prior, d_moments = (None, None) if of_positions is None else of_positions.before_step(step, masses[step])
+        parts, d_coefficients = prototyping_kernels.partial_gradients(
             split_heads(d_all[step + 1], heads),
             (sums[step], masses[step]) if no_mass is None else no_mass,
             split_heads(queries[step], heads),
@@ -328,7 +420,11 @@ def _iterations_backward(
             d_values,
             accumulate=step < last,
             lse=lse[step],
+            prior=prior,
+            d_moments=d_moments,
         )
+        if of_positions is not None:
+            of_positions.after_step(d_coefficients)
         outputs = (d_queries[step], d_all[step], of_keys[step], of_values[step])
         centers.centers_gradient(parts, d_all[step + 1], masses[step], query, outputs, normalize, residual)
     return d_queries, (of_keys.sum(dim=(0, 1)), of_values.sum(dim=(0, 1)))
@@ -338,7 +434,7 @@ def _iterations_backward(
 def _(tokens: Tensor, *inputs: Any) -> Outputs:
     weights = Weights(*inputs[: len(Weights._fields)])
     _, grid, iterations, _, _, dtype, keep = inputs[len(Weights._fields) :]
-    buffers = _allocate(tokens, weights.alpha, grid, iterations, dtype, keep)
+    buffers = _allocate(tokens, weights.alpha, weights.log_width is not None, grid, iterations, dtype, keep)
     channels = tokens.shape[2]
     attended = tokens.new_empty(tokens.shape, dtype=dtype)
     return tuple(  # type: ignore[return-value]
@@ -352,11 +448,11 @@ def _(tokens: Tensor, *inputs: Any) -> Outputs:
 
 
 @mix_backward.register_fake
-def _(d_attended: Tensor, d_centers: Tensor, tokens: Tensor, *inputs: Any) -> Gradients:
-    pixels, _, query, prototypes, alpha, beta = inputs[9:15]
+def _(d_attended: Tensor, d_centers: Tensor, d_positions: Tensor, tokens: Tensor, *inputs: Any) -> Gradients:
+    pixels, _, query, prototypes, alpha, beta = inputs[11:17]
     with_biases = (pixels, pixels[:, 0], query, query[:, 0], prototypes, prototypes[:, 0], alpha, beta)
     d_tokens = tokens.new_empty(tokens.shape, dtype=torch.float32)
-    return d_tokens, *(tensor.new_empty(tensor.shape) for tensor in with_biases)
+    return d_tokens, *(tensor.new_empty(tensor.shape) for tensor in with_biases), query.new_empty(())
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -364,32 +460,39 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     weights, mixed = Weights(*rest[: len(Weights._fields)]), Mixed(*output)
     ctx.size, ctx.grid, _, ctx.normalize, ctx.residual, ctx.dtype, _ = rest[len(Weights._fields) :]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*mixed[2:])
+    ctx.mark_non_differentiable(*mixed[3:])
     ctx.save_for_backward(
         mixed.tokens_half if mixed.tokens_half.numel() else tokens,
         mixed.centers,
+        mixed.positions,
         mixed.assignment,
         mixed.projected,
-        *mixed[5:],
+        *mixed[6:],
         weights.pixels,
         weights.pixels_bias,
         weights.query,
         weights.prototypes,
         weights.alpha,
         weights.beta,
+        weights.log_width,
     )
 
 
-def _gradient(ctx: Any, d_attended: Tensor | None, d_centers: Tensor | None, *_: None) -> tuple[Tensor | None, ...]:
-    tokens, centers, *rest = ctx.saved_tensors
+def _gradient(
+    ctx: Any, d_attended: Tensor | None, d_centers: Tensor | None, d_positions: Tensor | None, *_: None
+) -> tuple[Tensor | None, ...]:
+    tokens, centers, positions, *rest = ctx.saved_tensors
     if d_attended is None:
         d_attended = tokens.new_zeros(tokens.shape, dtype=ctx.dtype)
     if d_centers is None:
         d_centers = torch.zeros_like(centers)
-    gradients = mix_backward(
-        d_attended, d_centers, tokens, centers, *rest, ctx.size, ctx.grid, ctx.normalize, ctx.residual
-    )
-    return *gradients, *[None] * 7
+    if d_positions is None:
+        d_positions = torch.zeros_like(positions)
+    d_outputs, options = (d_attended, d_centers, d_positions), (ctx.size, ctx.grid, ctx.normalize, ctx.residual)
+    *gradients, d_log_width = mix_backward(*d_outputs, tokens, centers, positions, *rest, *options)
+    # The temperature changes nothing but the hard assignment. Training on several processes needs a gradient of it.
+    of_prior = (d_log_width, torch.zeros_like(d_log_width)) if positions.numel() else (None, None)
+    return *gradients, *of_prior, *[None] * 7
 
 
 mix.register_autograd(_gradient, setup_context=_setup_context)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from protoformer.models.kernels import blocked, dispatch
+from protoformer.models.kernels.reference import Prior
 from protoformer.models.runtime import accumulation_dtype, flop_formula, full_precision
 
 
@@ -37,6 +38,41 @@ def prototype_sums_backward(
         return blocked.prototype_sums_backward(d_sums, d_mass, queries, keys, values)
 
 
+@torch.library.custom_op("protoformer::spatial_sums", mutates_args=())
+def spatial_sums(
+    queries: Tensor, keys: Tensor, values: Tensor, coefficients: Tensor, pixels: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `reference.spatial_sums`, without storing the memberships; float32 or better."""
+    prior = Prior(coefficients, pixels)
+    if dispatch.fits_kernels(keys, queries.shape[2], queries.shape[3]):
+        from protoformer.models.kernels import prototyping_kernels
+
+        return prototyping_kernels.spatial_sums(queries, keys, values, prior)
+    with full_precision(queries):
+        return blocked.spatial_sums(queries, keys, values, prior)
+
+
+@torch.library.custom_op("protoformer::spatial_sums_backward", mutates_args=())
+def spatial_sums_backward(
+    d_sums: Tensor,
+    d_mass: Tensor,
+    d_moments: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    coefficients: Tensor,
+    pixels: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys, values and coefficients."""
+    inputs = (d_sums, d_mass, d_moments, queries, keys, values, Prior(coefficients, pixels))
+    if dispatch.fits_kernels(keys, queries.shape[2], queries.shape[3]):
+        from protoformer.models.kernels import prototyping_kernels
+
+        return prototyping_kernels.spatial_sums_backward(*inputs)
+    with full_precision(queries):
+        return blocked.spatial_sums_backward(*inputs)
+
+
 @torch.library.custom_op("protoformer::synchronize", mutates_args=())
 def synchronize(
     features: Tensor,
@@ -46,14 +82,20 @@ def synchronize(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
+    coefficients: Tensor | None = None,
+    pixels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """As `reference.synchronize`, with the prototypes normalized to `directions`, B x K x C, float32."""
+    """As `reference.synchronize`, with the prototypes normalized to `directions`, B x K x C, float32.
+
+    coefficients and pixels are those of the prior, or None.
+    """
+    prior = None if coefficients is None or pixels is None else Prior(coefficients, pixels)
     if dispatch.fits_kernels(queries, keys.shape[1], keys.shape[2] // alpha.shape[0]):
         from protoformer.models.kernels import synchronization_kernels
 
-        return synchronization_kernels.synchronize(features, directions, queries, keys, values, alpha, beta)
+        return synchronization_kernels.synchronize(features, directions, queries, keys, values, alpha, beta, prior)
     with full_precision(queries):
-        return blocked.synchronize(features, directions, queries, keys, values, alpha, beta)
+        return blocked.synchronize(features, directions, queries, keys, values, alpha, beta, prior)
 
 
 @torch.library.custom_op("protoformer::synchronize_backward", mutates_args=())
@@ -89,6 +131,30 @@ def _(d_sums: Tensor, d_mass: Tensor, queries: Tensor, keys: Tensor, values: Ten
     return queries.new_empty(queries.shape), blocked.like_tokens(keys), blocked.like_tokens(values)
 
 
+@spatial_sums.register_fake
+def _(
+    queries: Tensor, keys: Tensor, values: Tensor, coefficients: Tensor, pixels: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    shapes, dtype = (queries.shape, queries.shape[:3], (*coefficients.shape[:2], 2)), accumulation_dtype(queries.dtype)
+    sums, mass, moments = (queries.new_empty(shape, dtype=dtype) for shape in shapes)
+    return sums, mass, moments
+
+
+@spatial_sums_backward.register_fake
+def _(
+    d_sums: Tensor,
+    d_mass: Tensor,
+    d_moments: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    coefficients: Tensor,
+    pixels: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    tokens = blocked.like_tokens(keys), blocked.like_tokens(values)
+    return queries.new_empty(queries.shape), *tokens, coefficients.new_empty(coefficients.shape)
+
+
 @synchronize.register_fake
 def _(
     features: Tensor,
@@ -98,6 +164,8 @@ def _(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
+    coefficients: Tensor | None = None,
+    pixels: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     return queries.new_empty(queries.shape), queries.new_empty(queries.shape[:2], dtype=torch.int64)
 
@@ -129,16 +197,25 @@ def _sums_gradient(ctx: Any, d_sums: Tensor, d_mass: Tensor) -> tuple[Tensor, Te
     return d_queries, d_keys, d_values
 
 
-def _save_synchronize_inputs(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save_spatial_inputs(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _spatial_gradient(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    return *spatial_sums_backward(*d_outputs, *ctx.saved_tensors), None
+
+
+def _save_synchronize_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(*inputs[2:], output[1])
+    ctx.save_for_backward(*inputs[2:7], output[1])
 
 
 def _synchronize_gradient(ctx: Any, d_attended: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    return None, None, *synchronize_backward(d_attended, *ctx.saved_tensors)
+    return None, None, *synchronize_backward(d_attended, *ctx.saved_tensors), None, None
 
 
 prototype_sums.register_autograd(_sums_gradient, setup_context=_save_sums_inputs)
+spatial_sums.register_autograd(_spatial_gradient, setup_context=_save_spatial_inputs)
 synchronize.register_autograd(_synchronize_gradient, setup_context=_save_synchronize_inputs)
 
 
@@ -151,6 +228,12 @@ def _(queries: list[int], keys: list[int], values: list[int], *args: object, **k
     return 4 * batch * heads * count * width * keys[2]
 
 
+@flop_formula(torch.ops.protoformer.spatial_sums)
+def _(queries: list[int], keys: list[int], *args: object, **kwargs: object) -> int:
+    batch, heads, count, width = queries
+    return (4 * heads * width + 8) * batch * count * keys[2]
+
+
 @flop_formula(torch.ops.protoformer.prototype_sums_backward)
 def _(
     d_sums: list[int], d_mass: list[int], queries: list[int], keys: list[int], *args: object, **kwargs: object
@@ -159,10 +242,25 @@ def _(
     return 10 * batch * heads * count * width * keys[2]
 
 
+@flop_formula(torch.ops.protoformer.spatial_sums_backward)
+def _(
+    d_sums: list[int],
+    d_mass: list[int],
+    d_moments: list[int],
+    queries: list[int],
+    keys: list[int],
+    *args: object,
+    **kwargs: object,
+) -> int:
+    batch, heads, count, width = queries
+    return (10 * heads * width + 12) * batch * count * keys[2]
+
+
 @flop_formula(torch.ops.protoformer.synchronize)
 def _(features: list[int], directions: list[int], *args: object, **kwargs: object) -> int:
     batch, pixels, channels = features
-    return 2 * batch * pixels * channels * directions[1]
+    prior_channels = 2 * (len(args) > 5 and args[5] is not None)
+    return 2 * batch * pixels * (channels + prior_channels) * directions[1]
 
 
 MAX_MLP_CHANNELS = 256

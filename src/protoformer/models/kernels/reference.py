@@ -1,6 +1,7 @@
 """Operators of CAP and LS in plain torch: the fused versions are tested against them and fall back to them."""
 
 import math
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,83 @@ MIN_MASS = 1e-6
 """Mass below which a prototype counts as empty, and its mean as zero."""
 HALVES_SCALE = 64.0
 """Norm of the directions that are split into two float16 numbers: large enough that the remainder is not subnormal."""
+
+
+class Prior(NamedTuple):
+    """Spatial prior in the form that the fused versions take: its logits are dot products with (x, y, 1) of a pixel.
+
+    Attributes:
+        coefficients: B x K x 3, by prototype.
+        pixels: HW x 2, positions (x, y) of the pixels, from `pixel_positions`.
+    """
+
+    coefficients: Tensor
+    pixels: Tensor
+
+    def logits(self) -> Tensor:
+        """Return the logits of all images, B x K x HW, in full precision."""
+        slopes, offset = self.coefficients.split((2, 1), dim=-1)
+        with full_precision(offset):
+            logits: Tensor = slopes @ self.pixels.T + offset
+            return logits
+
+    def of(self, image: int, block: slice) -> Tensor:
+        """Return the logits of a block of n pixels of an image: n x K."""
+        slopes, offset = self.coefficients[image].split((2, 1), dim=-1)
+        return torch.addmm(offset.T, self.pixels[block], slopes.T)
+
+
+def pixel_positions(size: tuple[int, int], grid: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the positions (x, y) of all pixels, HW x 2, in cells of the grid from the middle of the map."""
+    y, x = (
+        (torch.arange(length, device=device).to(dtype) - (length - 1) / 2) * (count / length)
+        for length, count in zip(size, grid, strict=True)
+    )
+    return torch.stack((x.expand(size), y[:, None].expand(size)), dim=-1).flatten(0, 1)
+
+
+def cell_positions(grid: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the centers (x, y) of all cells, K x 2, in the units of `pixel_positions`."""
+    return pixel_positions(grid, grid, device, dtype)
+
+
+def prior_logits(positions: Tensor, log_width: Tensor, pixels: Tensor) -> Tensor:
+    """Return the logits of the spatial prior, -|x_i - c_k|^2 / (2 w^2).
+
+    Args:
+        positions: B x K x 2, positions c of the prototypes.
+        log_width: Logarithm of w.
+        pixels: HW x 2, positions x of the pixels.
+
+    Returns:
+        B x K x HW.
+    """
+    distances = (pixels - positions[:, :, None]).square().sum(dim=-1)
+    return -distances * (torch.exp(-2 * log_width) / 2)
+
+
+def prior_coefficients(positions: Tensor, log_width: Tensor) -> Tensor:
+    """Return the coefficients of `Prior`, (c_x, c_y, -|c|^2 / 2) / w^2, B x K x 3; arguments as in `prior_logits`.
+
+    The logits lack the term -|x_i|^2 / (2 w^2), which changes neither a softmax over prototypes nor an argmax.
+    """
+    half_square = positions.square().sum(dim=-1, keepdim=True) / 2
+    return torch.cat((positions, -half_square), dim=-1) * torch.exp(-2 * log_width)
+
+
+def mean_positions(moments: Tensor, mass: Tensor, before: Tensor) -> Tensor:
+    """M-step of the positions: the mean over all pixels and heads; an empty prototype stays where it was.
+
+    Args:
+        moments: B x K x 2, sums over pixels and heads of the positions, weighted by the memberships.
+        mass: B x heads x K.
+        before: B x K x 2, positions before the iteration.
+
+    Returns:
+        B x K x 2.
+    """
+    total = mass.sum(dim=1)[..., None]
+    return torch.where(total > MIN_MASS, moments / total.clamp_min(MIN_MASS), before)
 
 
 def similarities(queries: Tensor, keys: Tensor) -> Tensor:
@@ -47,6 +125,18 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
         prototype, B x heads x K.
     """
     return member_sums(competing(similarities(queries, keys)), values)
+
+
+def spatial_sums(queries: Tensor, keys: Tensor, values: Tensor, prior: Prior) -> tuple[Tensor, Tensor, Tensor]:
+    """As `prototype_sums` with a spatial prior; also the moments for `mean_positions`, B x K x 2."""
+    memberships = competing(similarities(queries, keys) + prior.logits()[:, None])
+    return *member_sums(memberships, values), spatial_moments(memberships, prior.pixels)
+
+
+def spatial_moments(memberships: Tensor, pixels: Tensor) -> Tensor:
+    """Return the moments for `mean_positions` of memberships, B x heads x K x HW, in full precision: B x K x 2."""
+    with full_precision(memberships):
+        return memberships.sum(dim=1).to(pixels.dtype) @ pixels
 
 
 def member_sums(memberships: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,20 +190,24 @@ def cell_means_by_products(tokens: Tensor, size: tuple[int, int], grid: tuple[in
 
 
 @torch.no_grad()
-def nearest_prototype(features: Tensor, centers: Tensor) -> Tensor:
-    """Return the index of the prototype of largest cosine similarity to each feature.
+def nearest_prototype(features: Tensor, centers: Tensor, prior: Prior | None = None) -> Tensor:
+    """Return the index of the prototype of largest cosine similarity to each feature, plus the prior if there is one.
 
-    The norm of a feature does not change its nearest prototype, so only the prototypes are normalized.
+    Without a prior the norm of a feature does not change its nearest prototype, so only the prototypes are normalized.
 
     Args:
         features: B x HW x C.
         centers: B x K x C, the prototypes.
+        prior: Spatial prior in units of the cosine, that is, its logits times the temperature.
 
     Returns:
         B x HW, int64.
     """
     with full_precision(features):  # half precision changes the argmax of a few percent of the pixels
-        return (features.float() @ directions(centers).transpose(1, 2)).argmax(dim=-1)
+        if prior is None:
+            return (features.float() @ directions(centers).transpose(1, 2)).argmax(dim=-1)
+        similarity = directions(features) @ directions(centers).transpose(1, 2)
+        return (similarity + prior.logits().transpose(1, 2)).argmax(dim=-1)
 
 
 def directions(centers: Tensor) -> Tensor:
@@ -148,7 +242,14 @@ def gated(queries: Tensor, keys: Tensor, values: Tensor, alpha: Tensor, beta: Te
 
 
 def synchronize(
-    features: Tensor, centers: Tensor, queries: Tensor, keys: Tensor, values: Tensor, alpha: Tensor, beta: Tensor
+    features: Tensor,
+    centers: Tensor,
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    prior: Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Assign each pixel to its nearest prototype and return the gated values.
 
@@ -160,11 +261,12 @@ def synchronize(
         values: As in `gated`.
         alpha: As in `gated`.
         beta: As in `gated`.
+        prior: As in `nearest_prototype`.
 
     Returns:
         The gated values, B x HW x C, and the assignment, B x HW, int64.
     """
-    assignment = nearest_prototype(features, centers)
+    assignment = nearest_prototype(features, centers, prior)
     return gated(queries, keys, values, alpha, beta, assignment), assignment
 
 

@@ -8,13 +8,17 @@ from torch import Tensor
 
 from protoformer.models.kernels.blocked import MIN_NORM
 from protoformer.models.kernels.common_kernels import (
+    SCALE,
     directions,
     load_matrix,
+    load_positions,
+    load_prior,
     load_rows,
     normalize_rows,
     split_halves,
     store_rows,
 )
+from protoformer.models.kernels.reference import Prior
 from protoformer.models.kernels.tiles import PRECISIONS, Tile, launch, padded, split, with_contiguous_rows
 
 CHUNK = 128
@@ -23,17 +27,18 @@ CHUNK = 128
 
 @triton.jit
 def synchronize_kernel(
-    features, uppers, lowers, queries, query_bias, keys, values, alphas, betas, attended, assignment,
+    features, uppers, lowers, queries, query_bias, keys, values, alphas, betas, coefficients, positions,
+    attended, assignment,
     heads, num_prototypes, channels, pixels, min_norm,
     feature_batch, feature_row, query_batch, query_row, key_batch, key_row, value_batch, value_row,
     head_dim: tl.constexpr, padded_dim: tl.constexpr, padded_prototypes: tl.constexpr,
     padded_channels: tl.constexpr, block: tl.constexpr, chunk: tl.constexpr, precision: tl.constexpr,
-    joint_heads: tl.constexpr,
+    joint_heads: tl.constexpr, has_prior: tl.constexpr,
 ):  # fmt: skip
     """Gated value sigmoid(alpha cos(q, k) + beta) v of the nearest prototype, for a block of pixels of one image.
 
     joint_heads: number of heads if they are processed together, else 0. If they are, `queries` is the weight (C x C)
-    that projects the features to queries.
+    that projects the features to queries. has_prior: add the logits of a prior (B x K x 3, HW x 2) to the cosine.
     """
     image = tl.program_id(1).to(tl.int64)
     pixel = tl.program_id(0) * block + tl.arange(0, block)
@@ -50,17 +55,26 @@ def synchronize_kernel(
         largest = tl.maximum(largest, tl.max(tl.abs(feature.to(tl.float32)), 1))
     scale = 1.0 / tl.maximum(largest, 1e-30)
     similarity = tl.zeros((block, padded_prototypes), tl.float32)
+    square = tl.zeros((block,), tl.float32)
     for first in tl.static_range(0, padded_channels, chunk):
         channel = first + tl.arange(0, chunk)
         if padded_channels > chunk:
             feature = load_matrix(feature_start, pixel, channel, pixels, channels, feature_row)
-        upper, lower = split_halves(feature.to(tl.float32) * scale[:, None])
+        scaled = feature.to(tl.float32) * scale[:, None]
+        if has_prior:
+            square += tl.sum(scaled * scaled, 1)
+        upper, lower = split_halves(scaled)
         start = image * num_prototypes * channels
         center_upper = tl.trans(load_matrix(uppers + start, prototype, channel, num_prototypes, channels, channels))
         center_lower = tl.trans(load_matrix(lowers + start, prototype, channel, num_prototypes, channels, channels))
         similarity = tl.dot(upper, center_lower, similarity)
         similarity = tl.dot(lower, center_upper, similarity)
         similarity = tl.dot(upper, center_upper, similarity)
+    if has_prior:
+        slope_x, slope_y, offset = load_prior(coefficients, image * num_prototypes + prototype, exists)
+        x, y = load_positions(positions, pixel, inside)
+        similarity = similarity / (tl.maximum(tl.sqrt(square), 1e-12) * SCALE)[:, None] + offset[None, :]
+        similarity += x[:, None] * slope_x[None, :] + y[:, None] * slope_y[None, :]
     similarity = tl.where(exists[None, :], similarity, float("-inf"))
     nearest = tl.argmax(similarity, 1)
     nearest = tl.minimum(nearest, num_prototypes - 1)  # valid also for NaN
@@ -118,6 +132,7 @@ def synchronize(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
+    prior: Prior | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.synchronize`.
 
@@ -129,6 +144,7 @@ def synchronize(
         values: B x K x C.
         alpha: One value for each head.
         beta: One value for each head.
+        prior: As in `reference.nearest_prototype`.
     """
     heads, query_bias, joint_heads = alpha.shape[0], alpha, 0
     if isinstance(queries, tuple):
@@ -141,19 +157,21 @@ def synchronize(
     uppers, lowers = centers if isinstance(centers, tuple) else directions(centers)
     batch, pixels, channels = features.shape
     num_prototypes, head_dim = keys.shape[1], channels // heads
+    coefficients, positions = (uppers, uppers) if prior is None else (each.float().contiguous() for each in prior)
     attended = keys.new_empty(batch, pixels, channels)
     assignment = torch.empty(batch, pixels, dtype=torch.int64, device=keys.device)
 
     def run(tile: Tile) -> None:
         synchronize_kernel[(triton.cdiv(pixels, tile.pixels), batch)](
             features, uppers, lowers, queries, query_bias, keys, values, alpha.contiguous(), beta.contiguous(),
-            attended, assignment,
+            coefficients, positions, attended, assignment,
             heads, num_prototypes, channels, pixels, MIN_NORM,
             *features.stride()[:2], 0 if joint_heads else queries.stride(0), queries.stride(-2),
             *keys.stride()[:2], *values.stride()[:2],
             head_dim=head_dim, padded_dim=padded(head_dim), padded_prototypes=padded(num_prototypes),
             padded_channels=padded(channels), block=tile.pixels, chunk=min(CHUNK, padded(channels)),
-            precision=PRECISIONS[keys.dtype], joint_heads=joint_heads, num_warps=tile.warps,
+            precision=PRECISIONS[keys.dtype], joint_heads=joint_heads, has_prior=prior is not None,
+            num_warps=tile.warps,
         )  # fmt: skip
 
     with torch.cuda.device_of(keys):

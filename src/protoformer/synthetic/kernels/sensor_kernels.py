@@ -11,8 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.synthetic import sensor
-from protoformer.synthetic.kernels.casting_kernels import rounded
-from protoformer.synthetic.kernels.surface_kernels import clamp01
+from protoformer.synthetic.kernels.surface_kernels import clamp01, rounded
 from protoformer.synthetic.rng import spread_keys
 
 HALF = tl.constexpr(sensor.HALF)

@@ -10,8 +10,18 @@ import triton.language as tl
 from torch import Tensor
 
 from protoformer.synthetic import renderer as render
-from protoformer.synthetic.kernels.casting_kernels import FAR, directions, ends_of, in_shadow, nearest_hit
-from protoformer.synthetic.kernels.surface_kernels import clamp01, face_of, light_of, shade_hits, to_local
+from protoformer.synthetic.kernels.surface_kernels import (
+    FAR,
+    clamp01,
+    directions,
+    ends_of,
+    face_of,
+    in_shadow,
+    light_of,
+    nearest_hit,
+    shade_hits,
+    to_local,
+)
 from protoformer.synthetic.scene import Frame
 from protoformer.synthetic.surface import Hits, Looks, Shapes
 

@@ -1,0 +1,68 @@
+"""Peak memory of two training steps on a CPU, each in a process of its own, beside the estimate of `train`.
+
+Example: `python benchmarks/training_memory.py --json out/training_memory.json`
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from protoformer.training.preflight import step_bytes
+from protoformer.training.recipe import read_recipe
+
+ROWS = (
+    ("flow", "fast", 1, (192, 256)),
+    ("flow", "fast", 4, (192, 256)),
+    ("flow", "fast", 1, (352, 640)),
+    ("depth", "fast", 1, (192, 256)),
+    ("depth", "fast", 8, (192, 256)),
+    ("track", "fast", 2, (192, 256)),
+    ("track", "fast", 8, (192, 256)),
+    ("stabilize", "fast", 1, (192, 320)),
+    ("stabilize", "fast", 4, (192, 320)),
+)
+"""Task, preset, batch size and crop (or rendered frame, for tracking) of each row."""
+QUIET = ("run.validation_scenes=0", "run.validate_every=0", "run.draw_every=0", "data.num_workers=0")
+
+
+def measure(recipe: str, settings: list[str]) -> int:
+    """Return the peak memory in bytes of a process that trains for two steps."""
+    with TemporaryDirectory() as folder:
+        options = [word for setting in settings for word in ("--set", setting)]
+        command = [*(sys.executable, "-m", "protoformer", "train", recipe), *("-o", folder, "--device", "cpu")]
+        process = subprocess.Popen([*command, "--steps", "2", *options], stdout=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{recipe} with {' '.join(settings)} failed")
+    return usage.ru_maxrss * 1024
+
+
+def main() -> None:
+    """Print the table, and write it as json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", nargs="+", default=["flow", "depth", "track", "stabilize"])
+    parser.add_argument("--json", type=Path, help="file to write")
+    arguments = parser.parse_args()
+    rows = []
+    print(f"{'task':10} {'preset':6} {'batch':>5} {'crop':>8} {'measured':>9} {'estimated':>9} MiB")
+    for task, preset, batch, (height, width) in ROWS:
+        if task not in arguments.tasks:
+            continue
+        settings = [f"model.preset={preset}", f"data.batch_size={batch}", f"data.crop_size=[{height}, {width}]"]
+        recipe = f"{task}-synthetic"
+        measured = measure(recipe, [*settings, *QUIET]) / 2**20
+        estimated = step_bytes(read_recipe(recipe).changed(settings)) / 2**20
+        row = {"task": task, "preset": preset, "batch": batch, "crop": [height, width]}
+        rows.append({**row, "measured_mib": round(measured), "estimated_mib": round(estimated)})
+        print(f"{task:10} {preset:6} {batch:5} {f'{height}x{width}':>8} {measured:9.0f} {estimated:9.0f}", flush=True)
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()
