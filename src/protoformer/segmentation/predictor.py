@@ -13,7 +13,7 @@ import torch
 from protoformer.errors import InputError
 from protoformer.flow.engine import EncodedFrame, FlowEngine
 from protoformer.flow.tiling import FlowPlan
-from protoformer.geometry.resizing import shrink
+from protoformer.geometry.warps import shrink
 from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import LEAST_SIDE
