@@ -2,18 +2,13 @@
 
 import importlib.metadata
 import json
-from html.parser import HTMLParser
-from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from protoformer import PRESETS
 from protoformer.cli import main
 from protoformer.cli.main import app
-from protoformer.io.formats import read_flo
-from protoformer.io.image import read_image
 from protoformer.loading import TASKS
 
 COMMANDS = [name for name in main.COMMANDS if name not in ("evaluate", "datasets", "batch")]
@@ -69,31 +64,3 @@ def test_models_are_listed_for_people_and_nothing_is_cut(columns: str) -> None:
     assert "Weights of depth: research use, not commercial." in lines
     told = " ".join(ended.stdout.split())
     assert f"Trained: {', '.join(TASKS)}. All other names, including presets, load random" in told
-
-
-class Images(HTMLParser):
-    """The sources of the images on a page."""
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.sources: list[str] = []
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.sources += [value or "" for name, value in attrs if name in ("src", "href")]
-
-
-def test_the_demonstration_leaves_a_page_and_the_motion(tmp_path: Path, protoformer) -> None:
-    output = tmp_path / "new" / "demo"
-    outcome = protoformer("demo", "-o", str(output))
-    assert outcome.code == 0 and outcome.errors == []
-    assert str(output / "index.html") in outcome.out
-    motion = read_flo(output / "motion.flo")
-    assert np.isfinite(motion).all()
-    for name in ("first.png", "second.png", "motion.png"):
-        assert read_image(output / name).shape[:2] == motion.shape[:2]
-    html = (output / "index.html").read_text()
-    assert html.startswith("<!doctype html>")
-    sources = Images(html).sources
-    assert sources and all(source.startswith("data:image/png;base64,") for source in sources)
-    assert not list(output.glob(".*"))

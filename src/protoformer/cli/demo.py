@@ -1,7 +1,7 @@
 """`protoformer demo`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -11,22 +11,25 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor
 
+from protoformer.cli.footage import (
+    CREDITS,
+    explained_section,
+    steadied_section,
+    tasks_sections,
+    tracked_section,
+)
 from protoformer.cli.terminal import progress_bar
 from protoformer.depth.drawing import colorize_depth
 from protoformer.depth.metrics import depth_scores
-from protoformer.explain.drawing import draw_parts
 from protoformer.explain.tracing import measure_convergence, plain_em
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.result import FlowResult
 from protoformer.io.files import check_output, make_folder, write_atomically
 from protoformer.io.image import write_image
 from protoformer.loading import list_models, load
-from protoformer.models.encoder import STRIDES
 from protoformer.models.heads.flow import normalize_images
 from protoformer.models.pretrained import packaged_weights
 from protoformer.models.runtime import map_size, maps_to_tokens
-from protoformer.stabilization.drawing import plot_path
-from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import depth_sample, flow_sample, track_clip
@@ -39,7 +42,6 @@ from protoformer.viz.colormaps import (
     Pixels,
     color_wheel_legend,
     default_depth_range,
-    draw_assignment,
     draw_gray,
     flow_to_color,
     to_uint8,
@@ -47,7 +49,7 @@ from protoformer.viz.colormaps import (
 from protoformer.viz.plots import Curve, line_plot
 from protoformer.viz.report import Figure, Page, Section
 
-SCENES = {"objects": (10, (288, 384)), "drive": (1, (240, 480)), "handheld": (0, (288, 384))}
+SCENES = {"objects": (10, (288, 384)), "drive": (1, (240, 480))}
 """Index and size (pixels) of the scene of each family."""
 SEED = 4
 MAX_ERROR = 5.0
@@ -76,17 +78,12 @@ class FlowExample:
         """Convert flow, 2 x H x W, to colors on the scale of the scene."""
         return flow_to_color(flow.permute(1, 2, 0).numpy(), self.scale)
 
-    @cached_property
-    def parts(self) -> list[Pixels]:
-        """Both images, tinted by rigidly moving parts."""
-        return draw_parts(self.result.explain())
-
 
 def demo_flow(model: FlowPredictor, family: str) -> FlowExample:
     """Render a scene of a family (final pass) and predict its flow."""
     scene, size = SCENES[family]
     sample = flow_sample(SyntheticScenes(family, seed=SEED, size=size).renderer([scene]), "final")
-    return FlowExample(family, sample, model.flow(sample.first[0], sample.second[0], return_prototypes=True))
+    return FlowExample(family, sample, model.flow(sample.first[0], sample.second[0]))
 
 
 def flow_section(example: FlowExample) -> Section:
@@ -95,7 +92,7 @@ def flow_section(example: FlowExample) -> Section:
     error = (example.result.flow - truth).norm(dim=0) * valid
     epe, motion = (float(each[valid].mean()) for each in (error, truth.norm(dim=0)))
     return Section(
-        f"Optical flow: {example.family}",
+        f"Synthetic: flow of {example.family}",
         "A synthetic scene that was not used for training, with sensor noise and blur. The end-point error is "
         f"{epe:.2f} px on average; the mean motion is {motion:.2f} px.",
         (
@@ -107,31 +104,10 @@ def flow_section(example: FlowExample) -> Section:
             Figure(draw_gray(error / MAX_ERROR), f"end-point error: white is {MAX_ERROR:g} px"),
             Figure(
                 color_wheel_legend(256),
-                f"color wheel: the rim is {example.scale:.0f} px; faster motion is drawn darker",
+                f"color wheel: the rim is {example.scale:.0f} px, and faster motion has its color",
                 small=True,
             ),
         ),
-    )
-
-
-def prototypes_section(example: FlowExample) -> Section:
-    """Show the moving parts, and the prototypes of every layer."""
-    captions = ("parts of the first image that move together", "the same parts in the second image")
-    figures = [Figure(part, caption) for part, caption in zip(example.parts, captions, strict=True)]
-    figures += [
-        Figure(
-            draw_assignment(prototypes, example.first, stride, input_size=example.result.input_size),
-            f"{prototypes.centers.shape[1]} prototypes at 1/{stride} of the inference resolution",
-        )
-        for stride, stage in zip(STRIDES, example.result.prototypes, strict=True)
-        for prototypes in stage
-    ]
-    return Section(
-        "Prototypes",
-        "Every layer groups the pixels around prototypes. Each pixel has the color of the prototype with the largest "
-        "membership; the maps look grainy because prototypes follow texture as well as objects. Prototypes with a "
-        "common motion are merged into the moving parts, which are shown first.",
-        tuple(figures),
     )
 
 
@@ -147,7 +123,7 @@ def convergence_section(model: FlowPredictor, example: FlowExample) -> Section:
         "distance", tuple((float(n), convergence.distances[n] / convergence.distances[0]) for n in numbers)
     )
     return Section(
-        "Convergence",
+        "Synthetic: convergence",
         "EM on the features of this image, without learned parts (unit features, cosine similarity, no residual): "
         f"the likelihood never falls, and an iteration reduces the distance to the fixed point to "
         f"{convergence.contraction:.2f} of its value on average.",
@@ -160,36 +136,7 @@ def convergence_section(model: FlowPredictor, example: FlowExample) -> Section:
     )
 
 
-FRAMES = 16
 SCENE = 1
-
-
-def stabilization_sections() -> tuple[Section, ...]:
-    """Return the section; nothing without packaged weights."""
-    return () if packaged_weights("stabilize") is None else (stabilization_section(load("stabilize")),)
-
-
-def stabilization_section(model: StabilizationPredictor, count: int = FRAMES) -> Section:
-    """Show the camera path of a synthetic handheld walk before and after stabilization."""
-    renderer = SyntheticScenes("handheld", size=(120, 160), shake=1.0).renderer([SCENE])
-    with torch.no_grad():
-        views = (renderer.view(number / renderer.scenes.fps) for number in range(count))
-        frames = [np.ascontiguousarray(to_uint8(renderer.clean(view)[0])) for view in views]
-    result = model.stabilize(frames, fps=renderer.scenes.fps)
-    stabilized = list(model.frames(frames, result, renderer.scenes.fps))
-    before, after = result.acceleration
-    return Section(
-        "Stabilization",
-        f"A synthetic walk with a handheld camera. The camera's velocity changes by {before:.2f} px per frame before, "
-        f"and by {after:.2f} px after stabilization; {result.cropping:.0%} of each side is shown.",
-        (
-            *plot_path(result),
-            Figure(stabilized[count // 2].frame, "input frame"),
-            Figure(stabilized[count // 2].stabilized, "stabilized frame"),
-        ),
-    )
-
-
 SHOWN = (0, 7, 15, 23)
 
 
@@ -211,7 +158,7 @@ def tracking_section(model: TrackingPredictor, shown: tuple[int, ...] = SHOWN) -
         for index in shown
     )
     return Section(
-        "Tracking",
+        "Synthetic: tracking",
         "An object among similar ones, tracked from its box in the first frame of a synthetic scene that was not used "
         f"for training. Over {len(targets)} frames the success is {100 * scores.success:.0f} (a perfect track has 95), "
         f"and the centers of {100 * scores.precision:.0f} % of the boxes are within 20 px of the true ones.",
@@ -225,40 +172,51 @@ SCENE_SEED = 4
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("out"),
 ) -> None:
-    """Run all tasks on built-in scenes and write one html page.
+    """Run all tasks on packaged clips and synthetic scenes, and write one html page.
 
     Example: `protoformer demo -o out`
     """
     check_output(make_folder(output) / "index.html")  # before the computation
-    model = load("flow")
-    with progress_bar("predicting flow", len(SCENES)) as progress:
-        examples = []
-        for family in SCENES:
-            examples.append(demo_flow(model, family))
-            progress(len(examples), len(SCENES))
+    model = load()
+    steps: tuple[Callable[[], tuple[Section, ...]], ...] = (
+        lambda: tasks_sections(model, output),
+        lambda: (tracked_section(model, output),),
+        lambda: (steadied_section(model, output),),
+        lambda: (explained_section(model),),
+        lambda: _synthetic_sections(model.flow, output),
+    )
+    sections: tuple[Section, ...] = ()
+    with progress_bar("running the tasks", len(steps)) as progress:
+        for done, make_sections in enumerate(steps, 1):
+            sections += make_sections()
+            progress(done, len(steps))
+    page = Page(
+        title="protoformer",
+        lead="Optical flow, moving objects, depth, tracking, stabilization and prototypes: first on real footage, then "
+        "on synthetic scenes, whose exact motion and depth are known.",
+        notice=CREDITS,
+        sections=sections,
+    )
+    write_atomically(output / "index.html", page.html().encode())
+    print(f"wrote {output / 'index.html'}: open it in a browser")
+
+
+def _synthetic_sections(model: FlowPredictor, output: Path) -> tuple[Section, ...]:
+    """Make the sections on synthetic scenes; writes a pair and its motion to a folder."""
+    examples = [demo_flow(model, family) for family in SCENES]
     first = examples[0]
     for name, image in (("first.png", first.first), ("second.png", first.sample.second[0])):
         write_image(output / name, to_uint8(image))
     first.result.save(output / "motion.flo")
     first.result.save(output / "motion.png")
-    overview = (to_uint8(first.first), first.colors(first.sample.flow[0]), first.colors(first.result.flow))
-    write_image(output / "overview.png", np.concatenate((*overview, first.parts[0]), axis=1))
-    page = Page(
-        title="protoformer",
-        lead="Optical flow, prototypes, depth, tracking and stabilization on synthetic scenes.",
-        sections=(
-            *map(flow_section, examples),
-            prototypes_section(first),
-            convergence_section(model, first),
-            *_depth_sections(),
-            *tracking_sections(),
-            *stabilization_sections(),
-            _scenes_section(),
-            _models_section(),
-        ),
+    return (
+        *map(flow_section, examples),
+        *_depth_sections(),
+        *tracking_sections(),
+        convergence_section(model, first),
+        _scenes_section(),
+        _models_section(),
     )
-    write_atomically(output / "index.html", page.html().encode())
-    print(f"wrote {output / 'index.html'}: open it in a browser")
 
 
 def _depth_sections() -> tuple[Section, ...]:
@@ -282,7 +240,7 @@ def _depth_sections() -> tuple[Section, ...]:
         Figure(draw_gray(result.confidence[0]), "confidence: white is certain within 10 %"),
         Figure(draw_gray(relative_error[0] / 0.5), "relative error: white is 50 %"),
     )
-    return (Section("Depth", text, figures),)
+    return (Section("Synthetic: depth", text, figures),)
 
 
 def _scenes_section() -> Section:
@@ -295,8 +253,7 @@ def _scenes_section() -> Section:
         motion = renderer.motion_to(view, renderer.scenes.frame(1 / renderer.scenes.fps))
         nearness = 1 / view.depth[0, 0]
         figures += [
-            Figure(to_uint8(renderer.clean(view)[0]), f"{name}: {family.description}"),
-            Figure(to_uint8(renderer.final(view)[0]), "with sensor noise and blur (final pass)"),
+            Figure(to_uint8(renderer.final(view)[0]), f"{name}: {family.description}"),
             Figure(flow_to_color(motion.flow[0].permute(1, 2, 0).numpy()), "true flow, on its own scale"),
             Figure(draw_gray(nearness / nearness.max()), "true depth: white is near"),
         ]

@@ -39,7 +39,7 @@ COMMANDS = {
     "stabilize": LazyCommand("stabilize", "Stabilize a shaky video; sound, times and size are kept.", takes_clip=True),
     "segment": LazyCommand("segment", "Segment what moves on its own in a video.", takes_clip=True),
     "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
-    "demo": LazyCommand("demo", "Run all tasks on built-in scenes and write one html page."),
+    "demo": LazyCommand("demo", "Run all tasks on packaged clips and synthetic scenes, and write one html page."),
     "synth": LazyCommand("synth", "Render synthetic scenes with exact ground truth."),
     "train": LazyCommand("train", "Train a network by a recipe; the same command resumes a stopped run."),
     "ablate": LazyCommand(

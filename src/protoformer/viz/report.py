@@ -2,9 +2,10 @@
 
 import base64
 import heapq
+import io
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from html import escape
@@ -14,6 +15,7 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import Image
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
@@ -137,7 +139,7 @@ p { max-width: 46rem } .lead, figcaption { color: var(--soft) }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr)); gap: 1rem; align-items: start }
 figure { margin: 0; max-width: 560px }
 figure img, figure svg { display: block; width: 100%; height: auto; border-radius: 4px; background: var(--tint) }
-figure.small img { width: 128px }
+figure.small img { width: 128px } figure.wide { grid-column: 1 / -1; max-width: 960px }
 figcaption { padding-top: .35rem; font-size: .87rem } svg text { font: 11px system-ui, sans-serif; fill: var(--soft) }
 svg .grid { stroke: var(--line) }
 .figures:has(svg) { grid-template-columns: repeat(auto-fit, minmax(min(360px, 100%), 1fr)) }
@@ -148,20 +150,30 @@ th, td { text-align: left; padding: .35rem .9rem .35rem 0; border-bottom: 1px so
 
 @dataclass(frozen=True)
 class Figure:
-    """An image, uint8 H x W or H x W x 3, or the text of an SVG, with a caption; legends are small."""
+    """A picture with a caption.
 
-    content: npt.NDArray[np.uint8] | str
+    Attributes:
+        content: An image, uint8 H x W or H x W x 3; the bytes of a WebP, see `encode_webp`; or the text of an SVG.
+        caption: The text below.
+        small: Whether it is a legend.
+        wide: Whether it takes the width of the page.
+    """
+
+    content: npt.NDArray[np.uint8] | bytes | str
     caption: str
     small: bool = False
+    wide: bool = False
 
     def html(self) -> str:
         """Return the figure element."""
-        css_class = ' class="small"' if self.small else ""
+        css_class = ' class="small"' if self.small else ' class="wide"' if self.wide else ""
         return f"<figure{css_class}>{self._image()}<figcaption>{escape(self.caption)}</figcaption></figure>"
 
     def _image(self) -> str:
         if isinstance(self.content, str):
             return self.content
+        if isinstance(self.content, bytes):
+            return f'<img alt="{escape(self.caption)}" src="data:image/webp;base64,{to_base64(self.content)}">'
         height, width = self.content.shape[:2]
         size = f'width="{width}" height="{height}"'
         return f'<img {size} alt="{escape(self.caption)}" src="{png_data_uri(self.content)}">'
@@ -237,6 +249,16 @@ def jpeg_data_uri(pixels: Pixels) -> str:
     ordered = np.ascontiguousarray(pixels[..., ::-1])
     _, data = cv2.imencode(".jpg", ordered, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     return f"data:image/jpeg;base64,{to_base64(data.tobytes())}"
+
+
+def encode_webp(frames: Sequence[Pixels], fps: float = 1.0, quality: int = 75) -> bytes:
+    """Encode frames, uint8 H x W x 3, as a WebP (lossy), which is a looping animation if there are several."""
+    first, *rest = map(Image.fromarray, frames)
+    buffer = io.BytesIO()
+    first.save(
+        buffer, "WEBP", save_all=True, append_images=rest, duration=round(1000 / fps), loop=0, quality=quality, method=4
+    )
+    return buffer.getvalue()
 
 
 def to_base64(data: bytes) -> str:
