@@ -33,7 +33,7 @@ EXPLAINED = (0, 2)
 """The two frames of the cockatoo whose prototypes are shown."""
 ZOOM = 0.5
 """Fraction of the size of the frames at which the flow is estimated, for a quarter of the run time."""
-LABEL_SIZE = 0.065
+LABEL_SIZE = 0.08
 """Font size of labels, as a fraction of the height of an image."""
 
 
@@ -187,26 +187,21 @@ def steadied_section(model: Predictor, output: Path) -> Section:
     )
 
 
-def explained_section(model: Predictor) -> Section:
-    """Show the prototypes and the moving parts of two frames."""
+def draw_explanation(model: Predictor) -> list[Pixels]:
+    """Draw two frames: the first, its prototypes in the last layer, and the moving parts of both, uint8 H x W x 3."""
     frames = [frame.image for frame in open_video(demo_clip("cockatoo")).frames()]
     first, second = (frames[index] for index in EXPLAINED)
     explanation = model.explain(first, second)
+    return [first, draw_groups(explanation)[0], *draw_parts(explanation)]
+
+
+def explained_section(model: Predictor) -> Section:
+    """Show the prototypes and the moving parts of two frames."""
+    captions = ("first image", "its prototypes", "parts that move together", "the same parts in the second image")
     return Section(
         "Prototypes",
         "The network groups the pixels around prototypes before it matches them. In the second picture, each pixel has "
         "the color of the prototype with the largest membership; those with a common motion are merged into parts. "
         "Where the camera moves fast, the parts are smaller.",
-        (
-            _still(first, "first image"),
-            _still(draw_groups(explanation)[0], "prototypes of its last layer"),
-            *(
-                _still(part, caption)
-                for part, caption in zip(
-                    draw_parts(explanation),
-                    ("parts that move together", "the same parts in the second image"),
-                    strict=True,
-                )
-            ),
-        ),
+        tuple(_still(image, caption) for image, caption in zip(draw_explanation(model), captions, strict=True)),
     )
