@@ -27,6 +27,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "track": {"method": "correlation"},
     "stabilize": {"model": "tiny", "save_path": True, "side_by_side": True},
     "explain": {"model": "tiny", "num_updates": 1},
+    "segment": {"model": "tiny", "save_masks": True, "side_by_side": True},
 }
 OUTPUTS = {
     "flow": ("clip.mp4", "clip.flo"),
@@ -34,6 +35,7 @@ OUTPUTS = {
     "track": ("clip.mp4", "clip.csv"),
     "stabilize": ("clip.mp4", "clip.html"),
     "explain": ("clip.mp4",),
+    "segment": ("clip.mp4", "clip.png"),
 }
 
 
@@ -96,7 +98,7 @@ def test_a_table_has_the_boxes_of_the_file(clip: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "options", "sentence"),
     [
-        ("walk", {}, "there is no batch of 'walk'; choose one of flow, depth, track, stabilize, explain"),
+        ("walk", {}, "there is no batch of 'walk'; choose one of flow, depth, track, stabilize, explain, segment"),
         ("flow", {"steady": True}, "a batch of flow has no option 'steady'; its options are model, "),
         ("depth", {"fov": 200.0}, "a field of view is between 0 and 180 degrees"),
         ("depth", {"range": "outdoor"}, "there is no range 'outdoor'"),
@@ -105,6 +107,7 @@ def test_a_table_has_the_boxes_of_the_file(clip: Path) -> None:
         ("track", {"boxes": "none.csv"}, "none.csv does not exist"),
         ("stabilize", {"strength": 2.0}, "a strength of 2 is out of range"),
         ("explain", {"families": -1}, "prototypes cannot be sorted into -1 families"),
+        ("segment", {"method": "guess"}, "there is no method 'guess'; choose one of model, threshold"),
     ],
 )
 def test_bad_options_are_one_sentence(clip: Path, task: str, options: dict[str, Any], sentence: str) -> None:

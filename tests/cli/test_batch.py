@@ -274,6 +274,7 @@ def test_every_task_has_a_command(place: Path, protoformer: Run, monkeypatch: py
         "track": ("--boxes", "boxes.csv", "--method", "correlation", "--frame-step", "2"),
         "stabilize": ("--crop", "0.9", "--delay", "5", "--save-path"),
         "explain": ("--layer", "1.1", "--families", "0"),
+        "segment": ("--method", "threshold", "--save-masks"),
     }.items():
         done(protoformer("batch", task, "videos/*.mp4", "-o", "out", *arguments))
     assert asked == [
@@ -282,4 +283,5 @@ def test_every_task_has_a_command(place: Path, protoformer: Run, monkeypatch: py
         batch_module.TrackBatch(boxes=str(place / "boxes.csv"), method="correlation", frame_step=2),
         batch_module.StabilizeBatch(crop=0.9, delay=5, save_path=True),
         batch_module.ExplainBatch(layer="1.1", families=0),
+        batch_module.SegmentBatch(method="threshold", save_masks=True),
     ]

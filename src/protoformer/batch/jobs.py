@@ -13,8 +13,8 @@ from protoformer.io.memory import is_out_of_memory
 
 Status = Literal["waiting", "done", "skipped", "failed"]
 """Status of a video: not processed yet, processed now, finished by an earlier batch, or failed."""
-SUFFIXES = VIDEO, FLOWS, NPY, CSV, PAGE = (".mp4", ".flo", ".npy", ".csv", ".html")
-"""Suffixes of outputs: a video, folders of .flo and .npy files, a table and a page. A record names no others."""
+SUFFIXES = VIDEO, FLOWS, NPY, MASKS, CSV, PAGE = (".mp4", ".flo", ".npy", ".png", ".csv", ".html")
+"""Suffixes of outputs: a video, folders of .flo, .npy and .png files, a table and a page. A record names no others."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from protoformer.batch.boxes import find_boxes, read_boxes_file, read_sidecar
-from protoformer.batch.jobs import CSV, FLOWS, NPY, PAGE, VIDEO, Job, JobFunction
+from protoformer.batch.jobs import CSV, FLOWS, MASKS, NPY, PAGE, VIDEO, Job, JobFunction
 from protoformer.batch.ledger import list_jobs
 from protoformer.batch.running import Batch, BatchCallback, BatchResult, run_batch
 from protoformer.batch.workers import TimeLimit
@@ -42,6 +42,9 @@ from protoformer.loading import (
 )
 from protoformer.models.pretrained import packaged_weights
 from protoformer.models.runtime import Precision
+from protoformer.segmentation.foreground import check_method
+from protoformer.segmentation.predictor import SegmentationPredictor
+from protoformer.segmentation.result import SegmentationFrame
 from protoformer.stabilization.drawing import path_page
 from protoformer.stabilization.predictor import Crop, StabilizationPredictor, StabilizeOptions
 from protoformer.stabilization.result import StabilizedFrame
@@ -355,12 +358,52 @@ class ExplainBatch(BatchTask):
         return run_pipeline(results, draw_prototype_frame, writer).num_frames
 
 
+@dataclass(frozen=True)
+class SegmentBatch(BatchTask):
+    """Options of `SegmentationPredictor.segment`."""
+
+    model: str = "segment"
+    side_by_side: bool = False
+    save_masks: bool = False
+    frame_step: int = 1
+    method: str = "model"
+    precision: Precision = "auto"
+
+    def __post_init__(self) -> None:
+        Span(frame_step=self.frame_step)
+        check_method(self.method)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        """The video and, on request, a folder of indexed .png files."""
+        return (VIDEO, MASKS) if self.save_masks else (VIDEO,)
+
+    def recorded(self) -> dict[str, Any]:
+        """Return the options as JSON values, with a hash of the flow weights, which this task uses."""
+        return {**super().recorded(), "model": _hash_weights("flow" if self.model == "segment" else self.model)}
+
+    def prepare(self, device: str | None, sharing: int) -> JobFunction:
+        """Load the flow network."""
+        return partial(self._write, load(self.model, device, task="segment"))
+
+    def _write(self, model: SegmentationPredictor, job: Job, targets: tuple[Path, ...]) -> int:
+        video = open_video(job.video)
+        results = model.segment(video, frame_step=self.frame_step, method=self.method, precision=self.precision)
+        return run_pipeline(
+            results,
+            partial(SegmentationFrame.draw, side_by_side=self.side_by_side),
+            VideoWriter(targets[0], video, video.info.fps / self.frame_step),
+            on_result=_save_to(ResultFolder(target, MASKS) for target in targets[1:]),
+        ).num_frames
+
+
 BATCH_TASKS: dict[str, type[BatchTask]] = {
     "flow": FlowBatch,
     "depth": DepthBatch,
     "track": TrackBatch,
     "stabilize": StabilizeBatch,
     "explain": ExplainBatch,
+    "segment": SegmentBatch,
 }
 """The options of each task, by the name of its command."""
 
@@ -392,7 +435,7 @@ def batch_videos(
     """Process many videos and write the results to a folder; videos that are finished there are skipped.
 
     Args:
-        task: "flow", "depth", "track", "stabilize" or "explain".
+        task: "flow", "depth", "track", "stabilize", "explain" or "segment".
         videos: Files, and patterns such as "videos/**/*.mp4".
         output: Folder to write to, one for each task.
         workers: Number of processes on this machine, or of actors on the cluster; None: as many as fit.

@@ -315,6 +315,48 @@ def batch_explain_command(
     )
 
 
+@batch.command("segment")
+def batch_segment_command(
+    videos: VideosArgument,
+    output: FolderOption,
+    workers: WorkersOption = None,
+    cluster: ClusterOption = None,
+    max_minutes_per_video: MinutesOption = None,
+    side_by_side: SideBySideOption = False,
+    save_masks: Annotated[
+        bool, typer.Option("--save-masks", help="Also write a folder of indexed .png masks next to each video.")
+    ] = False,
+    frame_step: StepOption = 1,
+    method: Annotated[str, typer.Option(help="model, or threshold (a baseline).")] = "model",
+    model: ModelOption = "segment",
+    device: DeviceOption = None,
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Segment what moves on its own in many videos. See `protoformer batch flow`.
+
+    Example: `protoformer batch segment 'videos/*.mp4' -o objects --save-masks`
+    """
+    _run(
+        "segment",
+        videos,
+        output,
+        as_json,
+        {
+            "workers": workers,
+            "cluster": cluster,
+            "max_minutes_per_video": max_minutes_per_video,
+            "model": model,
+            "method": method,
+            "device": device,
+            "precision": precision or "auto",
+            "side_by_side": side_by_side,
+            "save_masks": save_masks,
+            "frame_step": frame_step,
+        },
+    )
+
+
 def _run(task: str, videos: list[str], output: Path, as_json: bool, options: dict[str, Any]) -> None:
     """Run a batch with a progress bar, and print its result; `options` are those of `batch_videos`."""
     start_time = time.perf_counter()

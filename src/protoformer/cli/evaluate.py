@@ -81,6 +81,7 @@ from protoformer.segmentation.evaluation import (
     synthetic_clips,
 )
 from protoformer.segmentation.foreground import METHODS as SEGMENTATION_METHODS
+from protoformer.segmentation.foreground import check_method
 from protoformer.segmentation.result import SegmentationFrame
 from protoformer.stabilization.evaluation import (
     Method,
@@ -458,8 +459,7 @@ def evaluate_segment_command(
     """
     chosen = list(dict.fromkeys(method or ["model"]))
     for each in chosen:
-        if each not in SEGMENTATION_METHODS:
-            raise InputError(f"there is no method {each!r}; choose one of {', '.join(SEGMENTATION_METHODS)}.")
+        check_method(each)
     labeled: Iterable[LabeledClip]
     if dataset == SYNTHETIC:
         reject_options("datasets on disk", SYNTHETIC, root=root, split=split, option=option)

@@ -1,9 +1,9 @@
 """`protoformer segment`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, cast
 
-import numpy as np
 import typer
 
 from protoformer.cli.clips import (
@@ -31,11 +31,10 @@ from protoformer.errors import InputError
 from protoformer.io.files import is_file
 from protoformer.loading import load
 from protoformer.models.runtime import Precision
-from protoformer.segmentation.foreground import METHODS
+from protoformer.segmentation.foreground import check_method
 from protoformer.segmentation.result import MaskFile, SegmentationFrame
 from protoformer.video.encoding import SUFFIXES
 from protoformer.video.pipeline import ResultFolder
-from protoformer.video.types import to_uint8_array
 from protoformer.viz.colormaps import Pixels
 from protoformer.viz.report import format_count
 
@@ -72,8 +71,7 @@ def segment(
 
     Example: `protoformer segment clip.mp4 -o masks.json --start 2 --end 5`
     """
-    if method not in METHODS:
-        raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}.")
+    check_method(method)
     outputs = output or [DEFAULT_OUTPUT]
     if len(set(outputs)) < len(outputs):
         raise InputError("an output is given twice; give each once.")
@@ -111,18 +109,12 @@ def segment(
         for number in result.ids:
             objects[number] = objects.get(number, 0) + 1
 
-    def draw(result: SegmentationFrame) -> Pixels:
-        drawn = result.draw()
-        if side_by_side and result.frame is not None:
-            return np.concatenate((to_uint8_array(result.frame), drawn), axis=1)
-        return drawn
-
     with report_interruption("frame"):
         outcome = run_with_bar(
             "segmenting",
             estimate_frame_count(video, start, end, step),
             results,
-            draw if videos else None,
+            partial(SegmentationFrame.draw, side_by_side=side_by_side) if videos else None,
             writer,
             outputs=[*files, *folders],
             on_result=on_result,

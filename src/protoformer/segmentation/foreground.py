@@ -19,6 +19,9 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from protoformer.errors import InputError
+from protoformer.io.files import short_repr
+
 Array = npt.NDArray[np.float32]
 Image = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
@@ -415,3 +418,9 @@ def threshold_motion(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
 
 METHODS = {"model": estimate_foreground, "threshold": threshold_motion}
 """Estimates of the foreground by name."""
+
+
+def check_method(method: str) -> None:
+    """Raise `InputError` if there is no method of this name."""
+    if method not in METHODS:
+        raise InputError(f"there is no method {short_repr(method)}; choose one of {', '.join(METHODS)}.")

@@ -20,7 +20,7 @@ from protoformer.models.heads.flow import LEAST_SIDE
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.pretrained import NetworkPredictor
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
-from protoformer.segmentation.foreground import METHODS, Array, Image, MotionWindow, guided_filter
+from protoformer.segmentation.foreground import METHODS, Array, Image, MotionWindow, check_method, guided_filter
 from protoformer.segmentation.instances import InstanceTracker, nearest_label
 from protoformer.segmentation.result import MAX_OBJECTS, Labels, MaskFile, SegmentationFrame, make_frame
 from protoformer.video.clip import ClipFrames, Source, Span
@@ -83,8 +83,7 @@ class SegmentationPredictor(NetworkPredictor, SummaryRepr):
         Raises:
             InputError: If an option is not valid or the source cannot be read.
         """
-        if method not in METHODS:
-            raise InputError(f"there is no method {method!r}; choose one of {', '.join(METHODS)}.")
+        check_method(method)
         half = use_half_precision(self.device, self._choose_precision(precision))
         return SegmentationVideo(self, ClipFrames(source, Span(start, end, frame_step, fps)), method, half)
 

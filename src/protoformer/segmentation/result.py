@@ -131,9 +131,11 @@ class SegmentationFrame(SummaryRepr):
         """Return the labels as an indexed image with the palette of DAVIS."""
         return Image.open(io.BytesIO(encode_labels(self.labels)))
 
-    def draw(self) -> Pixels:
-        """Return the frame with colored, outlined objects: uint8, H x W x 3."""
-        return draw_labels(frame_pixels(self.frame), self.labels)
+    def draw(self, side_by_side: bool = False) -> Pixels:
+        """Return the frame with colored, outlined objects, right of the frame if requested: uint8, H x W or 2W x 3."""
+        image = frame_pixels(self.frame)
+        drawn = draw_labels(image.copy(), self.labels)
+        return np.concatenate((image, drawn), axis=1) if side_by_side else drawn
 
     def save(self, path: PathLike) -> None:
         """Write the labels, atomically.
