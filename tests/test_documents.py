@@ -28,13 +28,14 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     ("document", "written"),
     [
-        ("README.md", {"motion.flo", "motion.png"}),
+        ("README.md", {"motion.flo", "motion.png", "depth.npy", "track.mp4", "overlay.mp4", "steady.mp4"}),
         ("docs/index.md", {"motion.flo"}),
         ("docs/video.md", {"motion.mp4"}),
         ("docs/depth.md", {"depth.npy", "colors.png", "room.ply", "depth.mp4"}),
         ("docs/tracking.md", {"track.csv"}),
         ("docs/explain.md", {"explained", "explained.mp4"}),
         ("docs/stabilization.md", {"stable.mp4"}),
+        ("docs/segmentation.md", {"masks", "overlay.mp4", "masks.json"}),
     ],
 )
 def test_the_example_of_a_document_runs(

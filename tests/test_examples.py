@@ -16,6 +16,7 @@ ARGUMENTS = {
     "flow_video": ("clip.mp4", "motion.mp4"),
     "depth_point_cloud": ("frame0.png", "room"),
     "track_video": ("clip.mp4", "20", "30", "24", "24", "track.mp4"),
+    "segment_video": ("clip.mp4", "masks", "overlay.mp4"),
     "stabilize_video": ("clip.mp4", "steady.mp4"),
     "explain_prototypes": ("frame0.png", "frame1.png", "explained"),
 }
@@ -25,6 +26,7 @@ OUTPUTS = {
     "flow_video": ["motion.mp4"],
     "depth_point_cloud": ["room.npy", "room.ply", "room.png"],
     "track_video": ["track.mp4"],
+    "segment_video": ["masks/000000.png", "overlay.mp4"],
     "stabilize_video": ["steady.mp4"],
     "explain_prototypes": ["explained/explanation.json", "explained/index.html"],
 }

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from protoformer.models.config import ModelConfig as ModelConfig
     from protoformer.models.config import preset as preset
     from protoformer.models.protoformer import ProtoFormer as ProtoFormer
+    from protoformer.segmentation.predictor import SegmentationPredictor as SegmentationPredictor
+    from protoformer.segmentation.predictor import SegmentationVideo as SegmentationVideo
+    from protoformer.segmentation.result import SegmentationFrame as SegmentationFrame
     from protoformer.stabilization.online import StabilizedVideo as StabilizedVideo
     from protoformer.stabilization.predictor import StabilizationPredictor as StabilizationPredictor
     from protoformer.stabilization.result import StabilizationResult as StabilizationResult
@@ -74,6 +77,9 @@ _EXPORTS = {
     "Predictor": "protoformer.loading",
     "PointCloud": "protoformer.depth.result",
     "ProtoFormer": "protoformer.models.protoformer",
+    "SegmentationFrame": "protoformer.segmentation.result",
+    "SegmentationPredictor": "protoformer.segmentation.predictor",
+    "SegmentationVideo": "protoformer.segmentation.predictor",
     "StabilizationPredictor": "protoformer.stabilization.predictor",
     "StabilizationResult": "protoformer.stabilization.result",
     "TrackResult": "protoformer.tracking.result",
@@ -117,6 +123,9 @@ __all__ = [
     "PointCloud",
     "Predictor",
     "ProtoFormer",
+    "SegmentationFrame",
+    "SegmentationPredictor",
+    "SegmentationVideo",
     "StabilizationPredictor",
     "StabilizationResult",
     "StabilizedFrame",

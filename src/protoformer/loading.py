@@ -26,6 +26,7 @@ from protoformer.models.pretrained import load_weights, packaged_weights
 from protoformer.models.profiling import count_operations, count_parameters, count_parts
 from protoformer.models.protoformer import TASKS, ProtoFormer, build_network
 from protoformer.models.runtime import Precision, ProgressCallback, checked_device, use_half_precision
+from protoformer.segmentation.predictor import SegmentationPredictor
 from protoformer.stabilization.online import StabilizedVideo
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.tracking.baselines import TRACKERS, BaselineTracker, check_tracker
@@ -53,7 +54,7 @@ RANDOM_WEIGHTS = "{name} holds random weights, saved before any training: the re
 
 
 class Predictor:
-    """All tasks behind one object: `flow`, `depth`, `track`, `stabilize` and `explain`.
+    """All tasks behind one object: `flow`, `depth`, `track`, `stabilize`, `segment` and `explain`.
 
     `model(frame1, frame2)` is `model.flow(frame1, frame2)`, and `model(image)` is `model.depth(image)`.
 
@@ -106,6 +107,11 @@ class Predictor:
     def stabilize(self) -> StabilizationPredictor:
         """A stabilized video."""
         return cast(StabilizationPredictor, self._load("stabilize"))
+
+    @cached_property
+    def segment(self) -> SegmentationPredictor:
+        """Masks of what moves on its own in a video, by the flow network."""
+        return SegmentationPredictor(self.flow.network, self.flow.trained, self.flow.device)
 
     def explain(self, image: ImageLike, second: ImageLike | None = None) -> Explanation:
         """Show what the prototypes of the flow network stand for.
@@ -190,6 +196,16 @@ def load(
 
 
 @overload
+def load(name: Literal["segment"], device: str | torch.device | None = None) -> SegmentationPredictor: ...
+
+
+@overload
+def load(
+    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["segment"], **sections: Any
+) -> SegmentationPredictor: ...
+
+
+@overload
 def load(
     name: Literal["depth"],
     device: str | torch.device | None = None,
@@ -271,8 +287,9 @@ def load(
     """Load a predictor.
 
     Args:
-        name: A task (flow, depth, track, stabilize), which loads the packaged weights; a preset (paper, fast, tiny),
-            whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one `Predictor`.
+        name: A task (flow, depth, track, stabilize, segment), which loads packaged weights; a preset (paper, fast,
+            tiny), whose weights are random, always the same ones; or a .safetensors file. None: all tasks in one
+            `Predictor`.
         device: "cpu", "cuda", ...; None takes a CUDA GPU if there is one. "mps" runs in float32.
         task: Task of the predictor; by default that of the name or file, and flow for a preset.
         precision: Precision of calls that give none: "full" is float32, "half" computes matrix products in bfloat16,
@@ -290,6 +307,11 @@ def load(
             raise InputError("a task or changes to a configuration need the name of a model; give one.")
         return Predictor(device, precision=precision)
     device, name = None if device is None else checked_device(device), os.fspath(name)
+    if "segment" in (name, task):
+        if name == "segment" and task not in (None, "segment"):
+            raise InputError(f"{name} is a model for {name}, not for {task}; give one for {task}.")
+        flow = load("flow" if name == "segment" else name, device, task="flow", precision=precision, **sections)
+        return SegmentationPredictor(flow.network, flow.trained, device, precision)
     if task is not None and task not in TASKS:
         raise InputError(f"there is no task {short_repr(task)}; choose one of {', '.join(TASKS)}.")
     path = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None

@@ -109,7 +109,7 @@ def test_the_error_for_an_unknown_split_or_option_lists_the_valid_ones(scenes: P
 def test_every_entry_can_be_opened_and_misses_its_files(tmp_path: Path, name: str) -> None:
     entry = DATASETS[name]
     assert entry.name == name and entry.default_split in entry.splits
-    assert entry.task in ("flow", "depth", "track", "stabilize")
+    assert entry.task in ("flow", "depth", "track", "stabilize", "segment")
     for split in entry.splits:
         with pytest.raises(InputError) as caught:
             open_dataset(name, tmp_path / "nowhere", split)
@@ -120,7 +120,7 @@ def test_knowing_the_datasets_imports_none_of_them() -> None:
     code = "import sys, protoformer.datasets; print([name for name in sys.modules if '.datasets.' in name])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "registry" in loaded
-    for module in ("flow", "depth", "tracking", "stabilization", "manifest"):
+    for module in ("flow", "depth", "tracking", "stabilization", "segmentation", "manifest"):
         assert f"'protoformer.datasets.{module}'" not in loaded
 
 

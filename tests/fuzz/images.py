@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image
 
 from protoformer.datasets.manifest import ManifestDepth
+from protoformer.datasets.segmentation import read_labels
 from protoformer.io.formats import (
     Camera,
     read_cam,
@@ -36,6 +37,7 @@ from protoformer.io.formats import (
 )
 from protoformer.io.image import focal_in_35mm, image_size, read_cutout, read_image
 from protoformer.io.png import encode_png
+from protoformer.segmentation.result import encode_labels
 from tests.fuzz.kind import Kind
 from tests.fuzz.mutations import (
     declared_size,
@@ -194,6 +196,11 @@ def _image(name: str, suffix: str, seeds: Callable[[], Sequence[bytes]], *struct
     return Kind(name, suffix, seeds, read_decoded, (*structured, declared_size(WIDTH, HEIGHT)), share)
 
 
+def _labels() -> np.ndarray:
+    """Numbers of objects, as in masks."""
+    return (np.arange(WIDTH * HEIGHT, dtype=np.int64) // 7 % 4).astype(np.uint8).reshape(HEIGHT, WIDTH)
+
+
 def _truth(name: str, suffix: str, write: Callable[[Path], object], read: Callable[[Path], object]) -> Kind:
     """A 16-bit PNG or an array, by the package's own writer."""
     structured = (declared_size(WIDTH, HEIGHT), *{".png": (png_chunks,), ".pfm": (replace_word,)}.get(suffix, ()))
@@ -239,6 +246,7 @@ ARRAYS: tuple[Kind, ...] = (
     _truth("pfmflow", ".pfm", lambda path: write_pfm_flow(path, _flow()), read_pfm_flow),
     _truth("dpt", ".dpt", lambda path: write_dpt(path, _depth()), read_dpt),
     _truth("cam", ".cam", lambda path: write_cam(path, _camera()), read_cam),
+    Kind("masks", ".png", lambda: [encode_labels(_labels()), encode_png(_labels())], read_labels, (png_chunks,)),
     Kind("npy", ".npy", _npys, _read_npy, (replace_word,)),
     _truth("kittiflow", ".png", lambda path: write_kitti_flow(path, _flow()), read_kitti_flow),
     _truth("kittidepth", ".png", lambda path: write_kitti_depth(path, _depth()), read_kitti_depth),

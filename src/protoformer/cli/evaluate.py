@@ -31,6 +31,7 @@ from protoformer.cli.options import (
     parse_key_values,
     parse_tile,
     parse_zoom,
+    reject_options,
 )
 from protoformer.cli.terminal import frames_bar, print_json, print_scores, print_written, progress_bar, write_scores
 from protoformer.datasets.base import Dataset
@@ -54,10 +55,10 @@ from protoformer.flow.evaluation import (
     check_submission,
     evaluate_flow,
     flow_tables,
-    predictor_method,
     scores_csv,
     write_submission,
 )
+from protoformer.flow.evaluation import predictor_method as flow_method
 from protoformer.flow.tiling import PAPER_TILE
 from protoformer.io.files import check_output, make_folder, short_name, write_atomically
 from protoformer.loading import (
@@ -69,6 +70,18 @@ from protoformer.loading import (
     load_methods,
     load_stabilizer,
 )
+from protoformer.segmentation.evaluation import (
+    SYNTHETIC,
+    LabeledClip,
+    dataset_clips,
+    evaluate_segmentation,
+    predictor_method,
+    segmentation_csv,
+    segmentation_tables,
+    synthetic_clips,
+)
+from protoformer.segmentation.foreground import METHODS as SEGMENTATION_METHODS
+from protoformer.segmentation.result import SegmentationFrame
 from protoformer.stabilization.evaluation import (
     Method,
     evaluate_stability,
@@ -204,7 +217,7 @@ def _flow_method(
     label = model if loaded.trained else f"{model} (untrained)"
     label += "" if size is None else f", {size[0]}x{size[1]} tiles"
     label += "" if zoom is None else f", zoom {zoom:g}"
-    return predictor_method(loaded, num_updates, size, zoom), label
+    return flow_method(loaded, num_updates, size, zoom), label
 
 
 MEAN = "mean"
@@ -419,6 +432,62 @@ def _stabilize_with(model: StabilizationPredictor, crop: str | float, delay: int
     return method
 
 
+def evaluate_segment_command(
+    dataset: DatasetOption = "davis-2016",
+    root: Annotated[
+        Path | None, typer.Option(help=f"Folder of the dataset, in its official layout; none for {SYNTHETIC}.")
+    ] = None,
+    split: SplitOption = None,
+    option: DatasetOptions = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help=f"{', '.join(SEGMENTATION_METHODS)}. Repeat to compare several.")
+    ] = None,
+    clips: Annotated[int, typer.Option(help=f"Number of clips of --dataset {SYNTHETIC}.", min=1)] = 6,
+    model: ModelOption = "segment",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Folder for sequences.csv, scores.json and the masks.")
+    ] = None,
+    device: DeviceOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Evaluate motion segmentation by the measures of DAVIS (J and F), next to published scores.
+
+    Example: `protoformer evaluate segment --dataset davis-2016 --root DAVIS`
+
+    Example: `protoformer evaluate segment --dataset synthetic --method model --method threshold`
+    """
+    chosen = list(dict.fromkeys(method or ["model"]))
+    for each in chosen:
+        if each not in SEGMENTATION_METHODS:
+            raise InputError(f"there is no method {each!r}; choose one of {', '.join(SEGMENTATION_METHODS)}.")
+    labeled: Iterable[LabeledClip]
+    if dataset == SYNTHETIC:
+        reject_options("datasets on disk", SYNTHETIC, root=root, split=split, option=option)
+        labeled, compare = synthetic_clips(clips), False
+    else:
+        check_dataset_task(dataset, "segment")
+        if root is None:
+            raise InputError(f"{dataset} is a folder on disk; give it as --root.")
+        sequences = open_dataset(dataset, root, split, **parse_key_values(option))
+        labeled, compare = dataset_clips(sequences), dataset == "davis-2016" and sequences.split == "val"
+    if output is not None:
+        make_folder(output)
+    predictor = load(model, device, task="segment")
+    methods = {each: predictor_method(predictor, each) for each in chosen}
+
+    def keep_masks(clip: str, label: str, result: SegmentationFrame) -> None:
+        if output is not None:
+            folder = make_folder(output / "masks" / label / short_name(clip))
+            result.save(folder / f"{result.number:05d}.png")
+
+    with frames_bar(f"{', '.join(methods)} on {dataset}") as progress:
+        result = evaluate_segmentation(labeled, methods, dataset, compare, keep_masks, progress)
+    written = []
+    if output is not None:
+        written = [*write_scores(output, "sequences.csv", segmentation_csv(result), result), output / "masks"]
+    _report(result, segmentation_tables(result), as_json, written)
+
+
 class _Tasks(TyperGroup):
     """A group whose error for an unknown task lists the tasks."""
 
@@ -448,3 +517,4 @@ evaluate.command("flow")(evaluate_flow_command)
 evaluate.command("depth")(evaluate_depth_command)
 evaluate.command("track")(evaluate_track_command)
 evaluate.command("stabilize")(evaluate_stabilize_command)
+evaluate.command("segment")(evaluate_segment_command)

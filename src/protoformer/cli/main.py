@@ -37,6 +37,7 @@ COMMANDS = {
         "explain", "Show the prototypes of images or a video, on an interactive page or as a video."
     ),
     "stabilize": LazyCommand("stabilize", "Stabilize a shaky video; sound, times and size are kept.", takes_clip=True),
+    "segment": LazyCommand("segment", "Segment what moves on its own in a video.", takes_clip=True),
     "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
     "demo": LazyCommand("demo", "Run all tasks on built-in scenes and write one html page."),
     "synth": LazyCommand("synth", "Render synthetic scenes with exact ground truth."),
@@ -106,7 +107,7 @@ def _add_stub(app: typer.Typer, name: str, summary: str) -> None:
 
 app = _make_app(
     name="protoformer",
-    help="Optical flow, depth, tracking and stabilization with a prototype-based encoder.",
+    help="Optical flow, depth, tracking, stabilization and segmentation with a prototype-based encoder.",
     no_args_is_help=True,
     cls=LazyGroup,
 )
@@ -136,7 +137,7 @@ def about(
         help="Threads of each process, before the command: protoformer --threads 1 flow ... [default: one per core]",
     ),
 ) -> None:
-    """Optical flow, depth, tracking and stabilization with a prototype-based encoder."""
+    """Optical flow, depth, tracking, stabilization and segmentation with a prototype-based encoder."""
     if version:
         from protoformer import __version__
 

@@ -31,7 +31,7 @@ from protoformer.stabilization.drawing import draw_window
 from protoformer.tasks import task_of
 from protoformer.tracking.drawing import draw_pair
 from protoformer.tracking.predictor import TrackingPredictor
-from protoformer.training.distributed import is_first_process
+from protoformer.training.distributed import import_fabric, is_first_process
 from protoformer.training.preflight import check_own_samples, check_step_memory
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 from protoformer.training.run_folder import Observer, RunFolder, TensorBoardLogger, TrainingProgress, read_log
@@ -276,6 +276,7 @@ def train(
     bar, images = TrainingBar(recipe), LatestImages()
     folder = RunFolder(output)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    import_fabric()  # before samples are read
     if is_first_process():
         check_own_samples(chosen)
     if device == "cpu" and is_first_process():

@@ -25,7 +25,7 @@ class DatasetEntry:
 
     Attributes:
         name: Name of the dataset.
-        task: "flow", "depth", "track" or "stabilize".
+        task: "flow", "depth", "track", "stabilize" or "segment".
         splits: Names of the splits.
         default_split: Split that evaluation uses.
         open: Opens the dataset from the root, the split and the options of the dataset.
@@ -109,6 +109,8 @@ _ENTRIES = (
     _entry("vot", "track", "all", "all", "video:Vot", "short clips of the yearly challenge"),
     _entry("own-track", "track", "all", "all", "manifest:ManifestTracking", "your clips and boxes, listed in a file"),
     _entry("deepstab", "stabilize", "all", "all", "video:DeepStab", "61 pairs of shaky and stable videos"),
+    _entry("davis-2016", "segment", "train val all", "val", "segmentation:Davis2016", "50 clips, one foreground mask"),
+    _entry("davis-2017", "segment", "train val all", "val", "segmentation:Davis2017", "90 clips, several objects"),
     _entry(
         "own-stabilize", "stabilize", "all", "all", "manifest:ManifestStabilization", "your videos, listed in a file"
     ),
@@ -178,12 +180,17 @@ def check_dataset(dataset: Dataset[Any], progress: Callable[[int, int], object] 
 def _read_all_frames(dataset: Dataset[Any], index: int) -> None:
     """Read one sample, including the frames that it refers to by path."""
     # Imported here, so that the registry does not import the dataset readers.
+    from protoformer.datasets.segmentation import MaskSequence, read_labels
     from protoformer.datasets.video import count_frames
 
     sample = dataset[index]
-    if isinstance(sample, TrackSequence):
+    if isinstance(sample, (TrackSequence, MaskSequence)):
         for frame in sample.frames:
             read_image(frame)
+    if isinstance(sample, MaskSequence):
+        for mask in sample.masks:
+            if mask is not None:
+                read_labels(mask)
     # Without trust_headers the frames were counted by decoding all of them.
     if isinstance(sample, StabilityPair) and getattr(dataset, "trust_headers", False):
         for video in (sample.unstable, sample.stable):

@@ -117,7 +117,7 @@ const paint = () => {
     const family = lit === null || lit < 0 ? null : own[lit];
     const paints = colors.map((color, number) => lit === null ? [...color, strength] :
       number === lit ? [...color, strength * 0.7] : [10, 14, 20, own[number] === family ? FAMILY_DARKNESS : DARKNESS]);
-    const outline = [10, 14, 20, 2 * strength / 3];
+    const outline = [10, 14, 20, lit === null ? 2 * strength / 3 : DARKNESS];
     map.forEach((number, cell) => {
       const column = cell % columns, top = side * (cell - column) * side;
       const right = column + 1 < columns && map[cell + 1] !== number;

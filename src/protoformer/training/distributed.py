@@ -35,7 +35,7 @@ def launch(device: str) -> "Fabric":
     Raises:
         InputError: If the device is not available or lightning is not installed.
     """
-    fabric_class = _import_fabric()
+    fabric_class = import_fabric()
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"the device {device!r} is not there; choose cpu, or cuda on a machine with a GPU.")
     num_processes, num_local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
@@ -61,7 +61,12 @@ def _destroy_process_groups() -> None:
         dist.destroy_process_group()
 
 
-def _import_fabric() -> "type[Fabric]":
+def import_fabric() -> "type[Fabric]":
+    """Import Lightning Fabric.
+
+    Raises:
+        InputError: If it is not installed.
+    """
     for name in ("lightning.fabric", "lightning_fabric"):  # the second comes with pytorch-lightning
         with suppress(ImportError):
             fabric_class: type[Fabric] = importlib.import_module(name).Fabric

@@ -241,13 +241,17 @@ class FlowDecoder(nn.Module):
             if return_all or index == num_updates - 1:
                 estimate = torch.cat((FACTOR * flow, output.log_scale), dim=1)
                 if upsampled:
-                    estimate = upsample(estimate, self.update.upsampling_weights(state), FACTOR)
+                    estimate = self._upsample(estimate, state)
                 final_flow, log_scale = estimate.split((2, 1), dim=1)
                 flows.append(final_flow)
                 log_scales.append(log_scale)
             if progress:
                 progress(index + 1, num_updates)
         return FlowSequence(tuple(flows), tuple(log_scales))
+
+    def _upsample(self, estimate: Tensor, state: Tensor) -> Tensor:
+        """Upsample flow and log scale, B x 3 x H x W, by 8."""
+        return upsample(estimate, self.update.upsampling_weights(state), FACTOR)
 
 
 LEAST_SIDE = 64

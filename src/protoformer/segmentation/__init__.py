@@ -1,0 +1,1 @@
+"""Motion segmentation: masks of what moves on its own, with identities through a clip."""
