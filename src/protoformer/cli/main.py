@@ -44,7 +44,8 @@ COMMANDS = {
     "train": LazyCommand("train", "Train a network by a recipe; the same command resumes a stopped run."),
     "ablate": LazyCommand(
         "ablate",
-        "Train the paper's ablation tables, and some that it lacks: every variant with the same budget, seeds and data.",
+        "Train the paper's ablation tables, and some that it lacks: every variant with the same budget, seeds and "
+        "data.",
     ),
     "export": LazyCommand("export", "Export a network to ONNX or torch.export, and check the file against it."),
     "serve": LazyCommand("serve", "Serve a web page for all tasks, on this machine only unless --host is given."),
