@@ -37,7 +37,11 @@ COMMANDS = {
         "explain", "Show the prototypes of images or a video, on an interactive page or as a video."
     ),
     "stabilize": LazyCommand("stabilize", "Stabilize a shaky video; sound, times and size are kept.", takes_clip=True),
-    "segment": LazyCommand("segment", "Segment what moves on its own in a video.", takes_clip=True),
+    "segment": LazyCommand(
+        "segment",
+        "Segment what moves on its own in a video: one mask per object, with the same number in every frame.",
+        takes_clip=True,
+    ),
     "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
     "demo": LazyCommand("demo", "Run all tasks on built-in scenes and write one html page."),
     "synth": LazyCommand("synth", "Render synthetic scenes with exact ground truth."),
