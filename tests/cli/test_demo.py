@@ -14,6 +14,7 @@ import protoformer as pf
 from protoformer.cli import demo, footage
 from protoformer.io.formats import read_flo
 from protoformer.io.image import read_image
+from protoformer.synthetic.families import FAMILIES
 from protoformer.video.reader import DEMO_CLIPS
 from protoformer.viz.report import encode_webp
 
@@ -49,6 +50,8 @@ def tiny_clip(
         "TEARS_SHOWN": 1,
     }.items():
         monkeypatch.setattr(footage, name, value)
+    monkeypatch.setattr(demo, "SCENES", {"objects": (10, (96, 128))})
+    monkeypatch.setattr(demo, "FAMILIES", {"objects": FAMILIES["objects"]})
     return path
 
 

@@ -69,6 +69,7 @@ def stabilize_clip(
     charts = "".join(
         f"<figure><figcaption>{escape(figure.caption.capitalize())}</figcaption>{figure.content}</figure>"
         for figure in plot_path(result)
+        if isinstance(figure.content, str)  # an SVG
     )
     (height, width), (before, after) = result.size, result.acceleration
     return JobOutput(
