@@ -79,7 +79,7 @@ def affine_terms(size: tuple[int, int], device: torch.device) -> Tensor:
     """
     x, y = pixel_grid(*size, device).flatten(1)
     # Numbers, not a tensor made of them, whose copy to a GPU would synchronize it.
-    x, y = ((place + 0.5) * (8 / side) - 4 for place, side in ((x, size[1]), (y, size[0])))
+    x, y = ((position + 0.5) * (8 / side) - 4 for position, side in ((x, size[1]), (y, size[0])))
     return torch.stack((torch.ones_like(x), x, y), dim=1)
 
 
@@ -133,9 +133,9 @@ def plane_error(assignment: Tensor, targets: Targets, terms: Tensor) -> Tensor:
 
     Disparities are in units of their mean over the image, so that the scale of a scene does not matter.
     """
-    known = torch.where(targets.mask[..., None], targets.values, 0.0)
-    mean = known.sum(dim=1, keepdim=True) / targets.mask.sum(dim=1)[:, None, None].clamp_min(1)
-    disparity = known / mean.clamp_min(1e-6)
+    masked = torch.where(targets.mask[..., None], targets.values, 0.0)
+    mean = masked.sum(dim=1, keepdim=True) / targets.mask.sum(dim=1)[:, None, None].clamp_min(1)
+    disparity = masked / mean.clamp_min(1e-6)
     error = (rebuild_affine(assignment, Targets(disparity, targets.mask), terms) - disparity).abs()[..., 0]
     return torch.where(targets.mask, error / (TOLERANCE + disparity[..., 0]), 0.0).sum()
 
