@@ -10,6 +10,7 @@ weighted equally). `--busy` repeats stabilization and the commands beside one sp
 an ffmpeg with it, and RAFT-large needs torchvision.
 """
 
+import protoformer  # noqa: F401, I001 - first, as it makes OpenMP threads wait passively before torch is imported
 import argparse
 import json
 import math

@@ -37,13 +37,19 @@ COMMANDS = {
         "explain", "Show the prototypes of images or a video, on an interactive page or as a video."
     ),
     "stabilize": LazyCommand("stabilize", "Stabilize a shaky video; sound, times and size are kept.", takes_clip=True),
-    "segment": LazyCommand("segment", "Segment what moves on its own in a video.", takes_clip=True),
+    "segment": LazyCommand(
+        "segment",
+        "Segment what moves on its own in a video: one mask per object, with the same number in every frame.",
+        takes_clip=True,
+    ),
     "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
     "demo": LazyCommand("demo", "Run all tasks on built-in scenes and write one html page."),
     "synth": LazyCommand("synth", "Render synthetic scenes with exact ground truth."),
     "train": LazyCommand("train", "Train a network by a recipe; the same command resumes a stopped run."),
     "ablate": LazyCommand(
-        "ablate", "Train the paper's ablation tables: every variant with the same budget, seeds and data."
+        "ablate",
+        "Train the paper's ablation tables, and some that it lacks: every variant with the same budget, seeds and "
+        "data.",
     ),
     "export": LazyCommand("export", "Export a network to ONNX or torch.export, and check the file against it."),
     "serve": LazyCommand("serve", "Serve a web page for all tasks, on this machine only unless --host is given."),
