@@ -25,7 +25,7 @@ from protoformer.geometry.warps import pixel_grid
 from protoformer.models.encoder import STRIDES
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import accumulation_dtype, full_precision, maps_to_tokens
-from protoformer.training.recipe import LossSection
+from protoformer.training.recipe import Recipe
 
 RIDGE = 1e-4
 """Added to the variances of the positions of a prototype's pixels, in units of (image side / 8) squared."""
@@ -161,9 +161,11 @@ ERRORS: dict[str, Callable[[Tensor, Targets, Tensor], Tensor]] = {
 their weights as `prototype_NAME`."""
 
 
-def prototype_weights(options: LossSection, *names: str) -> dict[str, float]:
-    """Return the weights above 0 of some terms of `ERRORS`."""
-    weights = {name: float(getattr(options, f"prototype_{name}")) for name in names}
+def prototype_weights(recipe: Recipe, *names: str) -> dict[str, float]:
+    """Return the weights above 0 of some terms of `ERRORS`; none for a network without prototypes."""
+    if recipe.model.config().encoder.mixer != "prototypes":
+        return {}
+    weights = {name: float(getattr(recipe.loss, f"prototype_{name}")) for name in names}
     return {name: weight for name, weight in weights.items() if weight}
 
 
