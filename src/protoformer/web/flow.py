@@ -51,7 +51,7 @@ def flow_pair(predictor: FlowPredictor, job: Job, first: Path, second: Path) -> 
         downloads={".flo": job.folder / "motion.flo"},
         view=flow_viewer_data(result, to_uint8(image), scale),
         prototypes=(
-            prototype_figure(result.prototypes[0][-1], image, result.input_size) if tile is None else NO_PROTOTYPES
+            prototype_figure(result.prototypes[0], image, result.input_size) if tile is None else NO_PROTOTYPES
         ),
     )
 
@@ -97,8 +97,8 @@ def _first_prototypes(predictor: FlowPredictor, video: FlowVideo, frame: FlowFra
         return NO_PROTOTYPES
     image = as_image(frame.frame)[0]
     resized = resize(image[None].to(predictor.device), video.plan.working)
-    prototypes = predictor.network.encoder(normalize_images(resized), True).prototypes[0][-1]
-    return prototype_figure(prototypes.first(1).cpu(), image, frame.input_size)
+    blocks = predictor.network.encoder(normalize_images(resized), True).prototypes[0]
+    return prototype_figure([each.first(1).cpu() for each in blocks[-1:]], image, frame.input_size)
 
 
 UNTRAINED = (
