@@ -18,7 +18,7 @@ from protoformer.models.prototyping import Prototypes, Prototyping, cosine_simil
 from protoformer.models.runtime import split_heads
 from protoformer.models.spatial_prior import SpatialPrior
 
-NO_PROTOTYPES = "the network has no prototypes, because its encoder.mixer is another one; explain a network whose mixer is prototypes."
+NO_PROTOTYPES = "the network has no prototypes, because its encoder.mixer is another one; use one with prototypes."
 
 
 @dataclass(frozen=True)
