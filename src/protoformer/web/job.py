@@ -286,4 +286,6 @@ def parse_span(value: object) -> tuple[float | None, float | None]:
 
 
 def _is_seconds(value: object) -> TypeGuard[float | None]:
-    return value is None or (type(value) in (int, float) and 0 <= value < float("inf"))
+    if isinstance(value, bool):
+        return False
+    return value is None or (isinstance(value, (int, float)) and 0 <= value < float("inf"))
