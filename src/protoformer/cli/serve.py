@@ -78,7 +78,8 @@ def serve(
     names = tuple(allowed_host or ())
     AllowedHosts(host, names)  # rejects invalid names before the models are loaded
     credentials = choose_credentials(auth, auth_file, no_auth, host, names)
-    limits = (PUBLIC_LIMITS if public_options(host, names) else LOCAL_LIMITS).override(max_mb, max_pixels, max_frames, max_seconds, jobs)
+    defaults = PUBLIC_LIMITS if public_options(host, names) else LOCAL_LIMITS
+    limits = defaults.override(max_mb, max_pixels, max_frames, max_seconds, jobs)
     with interruptible(_report_end), _temporary_folder() as folder:
         site = Site(model, folder, limits, depth_model, track_model, stabilize_model)
         prepare_gradio(site.served)
