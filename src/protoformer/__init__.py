@@ -1,4 +1,4 @@
-"""Optical flow, depth, tracking and stabilization with a prototype-based encoder.
+"""Optical flow, depth, tracking, stabilization and segmentation with a prototype-based encoder.
 
 The names below are imported when they are first used: torch takes seconds to import, and neither the version nor the
 command line's help needs it.

@@ -15,6 +15,7 @@ import protoformer as pf
 from protoformer.io.formats import write_flo
 from protoformer.synthetic.layers import random_scene
 from protoformer.training import preflight
+from protoformer.training.recipe import read_recipe
 
 Run = Callable[..., Any]
 GUIDE = (Path(__file__).parents[2] / "docs" / "fine-tuning.md").read_text()
@@ -114,3 +115,11 @@ def test_data_that_cannot_be_used_is_one_sentence(
 ) -> None:
     outcome = protoformer("train", *arguments, "-o", "runs/x", "--device", "cpu")
     assert outcome.code == 2 and len(outcome.errors) == 1 and sentence in outcome.errors[0]
+
+
+@pytest.mark.parametrize("recipe", list(COMMANDS))
+def test_fine_tuning_starts_with_the_network_of_the_packaged_weights(recipe: str) -> None:
+    config = read_recipe(recipe).model.config()
+    packaged = pf.load(recipe.removesuffix("-own"), "cpu").network.config
+    section = {"flow-own": "flow", "depth-own": "depth", "track-own": "tracking"}[recipe]
+    assert config.encoder == packaged.encoder and getattr(config, section) == getattr(packaged, section)

@@ -24,6 +24,7 @@ COMMANDS = {
     "track": ("track", "--method", "correlation", "--box", "20,20,16,16"),
     "stabilize": ("stabilize", "--model", "tiny", "--delay", "2"),
     "explain": ("explain", "--model", "tiny"),
+    "segment": ("segment", "--model", "tiny"),
 }
 
 

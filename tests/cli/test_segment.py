@@ -57,6 +57,19 @@ def test_bad_options_are_one_sentence(clip: Path, protoformer: Run, arguments: t
     assert [path.name for path in Path().iterdir() if path.is_file()] == ["clip.mp4"]
 
 
+def test_masks_do_not_overwrite_the_images_of_the_input(clip: Path, protoformer: Run) -> None:
+    images = Path("images")
+    images.mkdir()
+    for index, frame in enumerate(pf.open_video(clip).frames()):
+        Image.fromarray(frame.image).save(images / f"{index:06d}.png")
+    before = {path: path.read_bytes() for path in images.iterdir()}
+    outcome = protoformer("segment", "images", *MODEL, "-o", "images")
+    assert outcome.code == 2 and "is also the folder of the input" in outcome.err
+    with pytest.raises(pf.InputError, match="is also the folder of the input"):
+        pf.load("tiny", task="segment").segment("images").save("images")
+    assert {path: path.read_bytes() for path in images.iterdir()} == before
+
+
 def test_a_dataset_is_evaluated_and_its_masks_are_kept(folder: Path, protoformer: Run) -> None:
     random = np.random.default_rng(0)
     for kind, suffix in (("JPEGImages", "jpg"), ("Annotations", "png")):

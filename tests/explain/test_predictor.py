@@ -212,3 +212,12 @@ def test_cells_cover_the_pixels_they_were_computed_from() -> None:
 def test_groups_without_pixels_are_left_out() -> None:
     (group,) = extract_groups(torch.full((2, 3), 7))
     assert (group.prototype, group.pixels, group.share, group.center) == (7, 6, 1.0, (1.0, 0.5))
+
+
+@pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
+@pytest.mark.parametrize("mixer", ["attention", "none"])
+def test_a_network_without_prototypes_is_refused(scene: FlowSample, mixer: str) -> None:
+    model = pf.load("tiny", "cpu", encoder={"mixer": mixer})
+    for explain in (model.explain, lambda image: model.explain_video([image, image])):
+        with pytest.raises(pf.InputError, match="the network has no prototypes"):
+            explain(scene.first)

@@ -153,3 +153,20 @@ def test_a_training_step_adds_the_weighted_losses(task: str, terms: tuple[str, .
         torch.testing.assert_close(loss.total, without.total + added)
         assert errors[terms[0]] > 0 and (errors["instances"] > 0) == (labeled is batch)
     loss.total.backward()
+
+
+@pytest.mark.parametrize("mixer", ["attention", "none"])
+@pytest.mark.parametrize("task", ["flow", "depth"])
+def test_networks_without_prototypes_train_without_these_losses(task: str, mixer: str) -> None:
+    recipe = Recipe(
+        task=task,
+        model=ModelSection("tiny", overrides={"encoder": {"mixer": mixer}}),
+        data=DataSection(batch_size=1, crop_size=(48, 64), families={"objects": 1.0}),
+        schedule=ScheduleSection("constant", 0),
+        loss=LossSection(prototype_motion=0.3, prototype_plane=0.3, prototype_instances=0.3),
+    )
+    batch = next(open_source(recipe.data, kind=FLOW if task == "flow" else DEPTH).batches(0))
+    training = task_of(recipe)
+    tensors = training.tensors(batch)
+    assert training.loss(training.build().train(), tensors, training.weight(tensors)).total.isfinite()
+    assert set(training.metrics).isdisjoint(ERRORS)

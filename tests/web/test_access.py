@@ -1,5 +1,6 @@
 """Access to the page: hosts, origins, passwords and their options, without a browser and gradio."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from protoformer.web.access import (
     LoginThrottle,
     choose_credentials,
     is_loopback,
+    public_options,
     same_origin,
 )
 from protoformer.web.security import page_routes, served_file
@@ -171,3 +173,13 @@ def test_a_name_that_others_reach_needs_a_password_too() -> None:
     assert choose_credentials(None, None, True, "127.0.0.1", ("pf.example",)) is None
     assert choose_credentials("a:b", None, False, "127.0.0.1", ("pf.example",)) == Credentials("a", "b")
     assert choose_credentials(None, None, False, "127.0.0.1", ("localhost",)) is None
+
+
+def test_a_name_that_is_this_machine_in_its_own_hosts_file_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [entry])
+    assert is_loopback("lab.example")  # as an address to listen at
+    assert public_options("127.0.0.1", ("lab.example",)) == ["--allowed-host lab.example"]
+    assert public_options("127.0.0.1", ("localhost", "127.0.0.1", "[::1]")) == []
+    with pytest.raises(InputError, match=r"--allowed-host lab\.example lets other machines use the page; "):
+        choose_credentials(None, None, False, "127.0.0.1", ("lab.example",))

@@ -200,7 +200,7 @@ def test_forged_spans_of_a_clip_give_a_message(served: Any, secrets: dict[str, P
     data = [{"video": clip, "html": span}.get(kind, value) for kind, value in zip(types, values, strict=True)]
     ended = completed(served, number, data)
     assert ended["success"] is True
-    assert "pf-error" in json.dumps(ended) or span == [True, None]
+    assert "pf-error" in json.dumps(ended)
 
 
 @pytest.mark.parametrize(

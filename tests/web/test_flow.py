@@ -54,6 +54,15 @@ def test_the_flow_of_a_pair_is_that_of_the_model(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read_flo(output.downloads[".flo"]), model.flow(*paths).numpy())
 
 
+def test_a_network_without_prototypes_has_flow_and_a_note(tmp_path: Path, make_video: Callable[..., Path]) -> None:
+    model = load("tiny", "cpu", encoder={"mixer": "attention"})
+    path = tmp_path / "a.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 72, 3), dtype=np.uint8)).save(path)
+    clip = make_video(tmp_path / "clip.mp4", [np.full((64, 72, 3), 40 * n, np.uint8) for n in range(2)])
+    for output in (flow_pair(model, Job(LIMITS, tmp_path), path, path), flow_clip(model, Job(LIMITS, tmp_path), clip)):
+        assert output.prototypes == "<p>The network has no prototypes.</p>"
+
+
 def test_with_little_memory_a_pair_is_not_enlarged_and_still_has_prototypes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,9 +14,12 @@ from protoformer.batch.tasks import batch_videos
 from protoformer.cli.options import (
     TILES,
     DeviceOption,
+    FocalOption,
+    FovOption,
     JsonOption,
     ModelOption,
     PrecisionOption,
+    RangeOption,
     SideBySideOption,
     TileOption,
     UpdatesOption,
@@ -132,12 +135,9 @@ def batch_depth_command(
         bool, typer.Option("--save-npy", help="Also write a folder of .npy files, meters, next to each video.")
     ] = False,
     frame_step: StepOption = 1,
-    focal: Annotated[float | None, typer.Option(help="Focal length of the camera, pixels.")] = None,
-    fov: Annotated[float | None, typer.Option(help="Horizontal field of view of the camera, degrees.")] = None,
-    range: Annotated[
-        str | None,
-        typer.Option(help="indoor (0.1 to 10 m), driving (1 to 80 m) or NEAR,FAR. [default: the network's range]"),
-    ] = None,
+    focal: FocalOption = None,
+    fov: FovOption = None,
+    range: RangeOption = None,
     colors: Annotated[
         str | None, typer.Option(help="NEAR,FAR: depths of the first and the last color, meters. [default: per video]")
     ] = None,

@@ -23,12 +23,15 @@ from protoformer.cli.options import (
     DeviceOption,
     DropOption,
     EndOption,
+    FocalOption,
+    FovOption,
     FpsOption,
     FrameStepOption,
     JsonOption,
     MirrorOption,
     ModelOption,
     PrecisionOption,
+    RangeOption,
     SideBySideOption,
     StartOption,
     TimeoutOption,
@@ -138,11 +141,11 @@ def depth_video(
 
 
 def _note_outside_training(name: str, mean_confidence: float, trained: bool) -> None:
-    """Print a note on standard error if the network is so unsure that it probably knows no such scenes."""
+    """Print a note on standard error if the mean confidence is lower than on images like those of the training."""
     if trained and mean_confidence < MIN_CONFIDENCE:
         print(
             f"note: {name} is probably unlike what the network was trained on (mean confidence {mean_confidence:.2f}, "
-            f"below {MIN_CONFIDENCE:g}): do not rely on its depths; the packaged weights know rooms",
+            f"below {MIN_CONFIDENCE:g}): do not rely on its depths; the packaged weights are trained on rooms",
             file=sys.stderr,
         )
 
@@ -316,12 +319,9 @@ def depth(
         str | None,
         typer.Option(help="Images: content of a .png, image (colors), mm (16-bit) or kitti (16-bit, 1/256 m)."),
     ] = None,
-    focal: Annotated[float | None, typer.Option(help="Focal length of the camera, pixels.")] = None,
-    fov: Annotated[float | None, typer.Option(help="Horizontal field of view of the camera, degrees.")] = None,
-    range: Annotated[
-        str | None,
-        typer.Option(help="indoor (0.1 to 10 m), driving (1 to 80 m) or NEAR,FAR. [default: the network's range]"),
-    ] = None,
+    focal: FocalOption = None,
+    fov: FovOption = None,
+    range: RangeOption = None,
     colors: Annotated[
         str | None, typer.Option(help="NEAR,FAR: depths of the first and the last color, meters. [default: by content]")
     ] = None,

@@ -75,11 +75,11 @@ from protoformer.segmentation.evaluation import (
     LabeledClip,
     dataset_clips,
     evaluate_segmentation,
-    predictor_method,
     segmentation_csv,
     segmentation_tables,
     synthetic_clips,
 )
+from protoformer.segmentation.evaluation import predictor_method as segmentation_method
 from protoformer.segmentation.foreground import METHODS as SEGMENTATION_METHODS
 from protoformer.segmentation.foreground import check_method
 from protoformer.segmentation.result import SegmentationFrame
@@ -473,7 +473,7 @@ def evaluate_segment_command(
     if output is not None:
         make_folder(output)
     predictor = load(model, device, task="segment")
-    methods = {each: predictor_method(predictor, each) for each in chosen}
+    methods = {each: segmentation_method(predictor, each) for each in chosen}
 
     def keep_masks(clip: str, label: str, result: SegmentationFrame) -> None:
         if output is not None:

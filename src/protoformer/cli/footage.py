@@ -27,7 +27,7 @@ HEAD = (212.0, 12.0, 100.0, 130.0)
 """The cockatoo's head in the first frame, (x, y, w, h) in pixels, chosen by hand."""
 TRACK_SHOWN = (0, 20, 40, 59)
 """Frames that are shown with the tracked box."""
-TEARS_SPAN, TEARS_SHOWN = (1.25, 2.25), 12
+TEARS_SPAN, TEARS_SHOWN = (1.25, 2.25), 6
 """Seconds of Tears of Steel that are processed, and the index of the frame that is shown of them."""
 EXPLAINED = (0, 2)
 """The two frames of the cockatoo whose prototypes are shown."""
@@ -70,7 +70,7 @@ class TaskViews:
         """What the colors mean."""
         near, far = self.depth_range
         return (
-            f"Flow: hue is direction, the pure color is {self.max_motion:.0f} px per frame. "
+            f"Flow: hue is direction, the pure color is {self.max_motion:.0f} px. "
             f"Depth: light is {near:.1f} m, dark {far:.1f} m."
         )
 
@@ -134,7 +134,7 @@ def tasks_sections(model: Predictor, output: Path) -> tuple[Section, ...]:
     cockatoo = run_tasks(model, demo_clip("cockatoo"), frame_step=2)
     grids = cockatoo.grids()
     write_video(output / "tasks.mp4", grids, cockatoo.fps)
-    tears = run_tasks(model, demo_clip("tears_of_steel"), 1, *TEARS_SPAN)
+    tears = run_tasks(model, demo_clip("tears_of_steel"), 2, *TEARS_SPAN)
     views = {"a frame": tears.frames, "flow": tears.flow, "moving objects": tears.objects, "depth": tears.depth}
     return (
         Section(
@@ -142,12 +142,19 @@ def tasks_sections(model: Predictor, output: Path) -> tuple[Section, ...]:
             "A cockatoo walks up to a hand-held camera. The flow is the motion of every pixel to the next frame, most "
             "of it by the camera; moving objects are what moves on its own; depth is the distance, from each image "
             "alone and smoothed along the flow.",
-            (Figure(animate(grids, cockatoo.fps, 960), f"Every second frame. {cockatoo.legend}", wide=True),),
+            (
+                Figure(
+                    animate(grids, cockatoo.fps, 960),
+                    f"Every second frame; the flow is that to the next one shown. {cockatoo.legend}",
+                    wide=True,
+                ),
+            ),
         ),
         Section(
             "The same on a film",
             "A man turns while the camera pans. The machine beside him is near the camera and becomes a part of the "
-            "same object: strong parallax looks like own motion. Depth has mistaken it for something far away. "
+            "same object, and the wall between them an object of its own: strong parallax looks like own motion. Depth "
+            "has mistaken the machine for something far away. "
             f"{tears.legend}",
             tuple(_still(images[TEARS_SHOWN], caption) for caption, images in views.items()),
         ),

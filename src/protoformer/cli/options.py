@@ -35,7 +35,17 @@ ZoomOption = Annotated[
 ]
 MemoryOption = Annotated[str | None, typer.Option(help="Memory limit, such as 4GB. [default: most of the free memory]")]
 PrecisionOption = Annotated[
-    str | None, typer.Option(help="full (float32), half (bfloat16) or auto (half where it is fast). [default: auto]")
+    str | None,
+    typer.Option(
+        help="full (float32), half (bfloat16) or auto (half where it is fast). "
+        "[default: auto; full for the flow of two images]"
+    ),
+]
+FocalOption = Annotated[float | None, typer.Option(help="Focal length of the camera, pixels.")]
+FovOption = Annotated[float | None, typer.Option(help="Horizontal field of view of the camera, degrees.")]
+RangeOption = Annotated[
+    str | None,
+    typer.Option(help="indoor (0.1 to 10 m), driving (1 to 80 m) or NEAR,FAR. [default: the network's range]"),
 ]
 StartOption = Annotated[float | None, typer.Option(help="Video: start of the span, seconds.")]
 EndOption = Annotated[float | None, typer.Option(help="Video: end of the span, seconds.")]

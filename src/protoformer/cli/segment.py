@@ -16,8 +16,10 @@ from protoformer.cli.clips import (
     run_with_bar,
 )
 from protoformer.cli.options import (
+    CLIP_HELP,
     VIDEO_SUFFIXES,
     DeviceOption,
+    DropOption,
     EndOption,
     FpsOption,
     FrameStepOption,
@@ -26,6 +28,7 @@ from protoformer.cli.options import (
     PrecisionOption,
     SideBySideOption,
     StartOption,
+    TimeoutOption,
 )
 from protoformer.errors import InputError
 from protoformer.io.files import is_file
@@ -33,6 +36,7 @@ from protoformer.loading import load
 from protoformer.models.runtime import Precision
 from protoformer.segmentation.foreground import check_method
 from protoformer.segmentation.result import MaskFile, SegmentationFrame
+from protoformer.video.clip import check_folder_not_input
 from protoformer.video.encoding import SUFFIXES
 from protoformer.video.pipeline import ResultFolder
 from protoformer.viz.colormaps import Pixels
@@ -42,7 +46,7 @@ DEFAULT_OUTPUT = Path("segmented.mp4")
 
 
 def segment(
-    source: Annotated[str, typer.Argument(help="A video, a folder of frames or a quoted pattern of their names.")],
+    source: Annotated[str, typer.Argument(help=CLIP_HELP)],
     output: Annotated[
         list[Path] | None,
         typer.Option(
@@ -63,6 +67,8 @@ def segment(
     end: EndOption = None,
     frame_step: FrameStepOption = None,
     fps: FpsOption = None,
+    drop: DropOption = None,
+    timeout: TimeoutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Segment what moves on its own in a video: one mask per object, with the same number in every frame.
@@ -75,7 +81,7 @@ def segment(
     outputs = output or [DEFAULT_OUTPUT]
     if len(set(outputs)) < len(outputs):
         raise InputError("an output is given twice; give each once.")
-    video = open_clip(source, fps)
+    video = open_clip(source, fps, drop, timeout)
     step = 1 if frame_step is None else frame_step
     videos = [path for path in outputs if path.suffix.lower() in SUFFIXES]
     files, folders = [], []
@@ -86,6 +92,7 @@ def segment(
         elif path not in videos:
             if is_file(path) or (path.suffix and not path.is_dir()):
                 raise InputError(f"{path} is neither a video, a .json file nor a folder for masks; give one of these.")
+            check_folder_not_input(path, video)
             folders.append(ResultFolder(path, ".png"))
     writer = make_video_writer(videos, None, video, step) if videos else None
     predictor = load(model, device, task="segment")
@@ -109,7 +116,7 @@ def segment(
         for number in result.ids:
             objects[number] = objects.get(number, 0) + 1
 
-    with report_interruption("frame"):
+    with report_interruption("frame", video):
         outcome = run_with_bar(
             "segmenting",
             estimate_frame_count(video, start, end, step),

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from protoformer.cli.terminal import interruptible
-from protoformer.web.access import AllowedHosts, choose_credentials, is_loopback
+from protoformer.web.access import AllowedHosts, choose_credentials, is_loopback, public_options
 from protoformer.web.components import prepare_gradio
 from protoformer.web.limits import LOCAL_LIMITS, PUBLIC_LIMITS
 from protoformer.web.site import Site
@@ -78,8 +78,8 @@ def serve(
     names = tuple(allowed_host or ())
     AllowedHosts(host, names)  # rejects invalid names before the models are loaded
     credentials = choose_credentials(auth, auth_file, no_auth, host, names)
-    local = all(is_loopback(name) for name in (host, *names))
-    limits = (LOCAL_LIMITS if local else PUBLIC_LIMITS).override(max_mb, max_pixels, max_frames, max_seconds, jobs)
+    defaults = PUBLIC_LIMITS if public_options(host, names) else LOCAL_LIMITS
+    limits = defaults.override(max_mb, max_pixels, max_frames, max_seconds, jobs)
     with interruptible(_report_end), _temporary_folder() as folder:
         site = Site(model, folder, limits, depth_model, track_model, stabilize_model)
         prepare_gradio(site.served)

@@ -127,7 +127,7 @@ def stabilize_live(
         outcome = run_with_bar("stabilizing", None, frames, draw_stabilized(side_by_side), writer)
     (height, width), count = video.info.size, format_count(outcome.num_frames, "frame")
     summary = {"frames": outcome.num_frames, "delay": delay, "trained": predictor.trained}
-    text = f"{count} of {width}x{height} pixels; each is decided when {format_count(delay, 'later frame')} are known"
+    text = f"{count} of {width}x{height} pixels; each is decided from at most {format_count(delay, 'later frame')}"
     print_summary(video, outcome, [output], as_json, summary, text)
 
 
@@ -156,7 +156,7 @@ def stabilize(
     ] = False,
     delay: Annotated[
         int | None,
-        typer.Option(help="Number of later frames that are known when a frame is decided. [default: all; live: 5]"),
+        typer.Option(help="Number of later frames from which a frame is decided. [default: all; live: 5]"),
     ] = None,
     regressor: Annotated[
         str | None,

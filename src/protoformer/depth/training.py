@@ -29,7 +29,7 @@ class DepthTask:
 
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
-        self.prototype_weights = prototype_weights(recipe.loss, "plane", "instances")
+        self.prototype_weights = prototype_weights(recipe, "plane", "instances")
         self.metrics: tuple[str, ...] = ("abs_rel", "delta1", "silog", "nll", "edges", *self.prototype_weights)
 
     def build(self) -> ProtoFormer:

@@ -304,13 +304,13 @@ class Explanation(SummaryRepr):
         shown = self.first.layer(layer)
         labels = shown.labels()
         largest = labels.flatten().bincount().argsort(descending=True, stable=True)[:count].tolist()
-        known = self._removals.setdefault(shown.name, {})
-        missing = [each for each in largest if each not in known]
+        measured = self._removals.setdefault(shown.name, {})
+        missing = [each for each in largest if each not in measured]
         if missing:
             mixer = layer_mixer(self.network.encoder, shown.trace.stage, shown.trace.block)
             effects = measure_removals(mixer, self.network.estimate, self.network.values, labels, missing)
-            known.update({effect.prototype: effect for effect in effects})
-        return tuple(known[each] for each in largest if each in known)
+            measured.update({effect.prototype: effect for effect in effects})
+        return tuple(measured[each] for each in largest if each in measured)
 
     @cached_property
     def _removals(self) -> dict[str, dict[int, Removal]]:

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from protoformer.errors import InputError
 from protoformer.models.encoder import STRIDES, Encoder, Mixer
 from protoformer.models.kernels.reference import nearest_prototype, similarities
 from protoformer.models.prototyping import Prototypes, Prototyping, cosine_similarities
 from protoformer.models.runtime import split_heads
 from protoformer.models.spatial_prior import SpatialPrior
+
+NO_PROTOTYPES = "the network has no prototypes, because its encoder.mixer is another one; use one with prototypes."
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,18 @@ def layer_mixer(encoder: Encoder, stage: int, block: int) -> Mixer:
 
 @torch.no_grad()
 def trace_encoder(encoder: Encoder, images: Tensor) -> tuple[LayerTrace, ...]:
-    """Trace all layers on images, B x 3 x H x W in [-1, 1]."""
+    """Trace all layers on images, B x 3 x H x W in [-1, 1].
+
+    Raises:
+        InputError: If the encoder has no prototypes.
+    """
     layers = [
         (stage, block)
         for stage, module in enumerate(encoder.stages, 1)
         for block in range(1, len(cast(Any, module).blocks) + 1)
     ]
+    if not all(isinstance(layer_mixer(encoder, *layer), Mixer) for layer in layers):
+        raise InputError(NO_PROTOTYPES)
     mixer_inputs: list[tuple[Tensor, tuple[int, int]]] = []
     thread = get_ident()
 

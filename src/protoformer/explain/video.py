@@ -11,6 +11,7 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.explain.groups import PrototypeTracker, assignment_map, cells_to_pixels
 from protoformer.explain.result import layer_index
+from protoformer.explain.tracing import NO_PROTOTYPES
 from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
@@ -174,8 +175,10 @@ def check_layer(config: ModelConfig, name: str | None) -> tuple[int, int]:
     """Return stage and block of a layer's name, such as "2.1"; None: the last.
 
     Raises:
-        InputError: If there is no such layer.
+        InputError: If there is no such layer, or the network has no prototypes.
     """
+    if config.encoder.mixer != "prototypes":
+        raise InputError(NO_PROTOTYPES)
     layers = [(stage, block) for stage, depth in enumerate(config.encoder.depths, 1) for block in range(1, depth + 1)]
     return layers[layer_index(name, [f"{stage}.{block}" for stage, block in layers])]
 

@@ -27,7 +27,7 @@ class FlowTask:
 
     def __init__(self, recipe: Recipe, start: ProtoFormer | None = None) -> None:
         self.recipe, self.start = recipe, start
-        self.prototype_weights = prototype_weights(recipe.loss, "motion", "instances")
+        self.prototype_weights = prototype_weights(recipe, "motion", "instances")
         self.metrics: tuple[str, ...] = ("epe", "distance", "nll", "matching", *self.prototype_weights)
 
     def build(self) -> ProtoFormer:

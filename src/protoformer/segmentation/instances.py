@@ -5,6 +5,7 @@ take the numbers of the objects that move onto them; a piece onto which two obje
 that objects keep their numbers while they touch.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -66,14 +67,14 @@ class InstanceTracker:
             One label map per frame: 0 for the background, otherwise the number of an object.
         """
         labels: list[LabelMap] = []
-        known = set() if self.previous is None else set(np.unique(self.previous).tolist())
+        earlier = set() if self.previous is None else set(np.unique(self.previous).tolist())
         for index in range(start, stop):
             moved = self.previous
             if moved is not None and index:
                 moved = _warp_labels(moved, window.backward[index - 1])
             self.previous = self._assign(_split_by_motion(remove_specks(masks[index]), window, index), moved)
             labels.append(self.previous)
-        labels = _drop_short(labels, known)
+        labels = _drop_short(labels, earlier)
         self.previous = labels[-1]
         return labels
 
@@ -182,11 +183,10 @@ def _split_by_motion(mask: npt.NDArray[np.bool_], window: MotionWindow, index: i
 def _join_parts(parts: LabelMap, numbers: list[int], flow: Array) -> LabelMap:
     """Join parts of one piece, unless they move differently at their common border: labels 1, 2, ..."""
     group = {number: number for number in numbers}
-    for place, one in enumerate(numbers):
-        for other in numbers[place + 1 :]:
-            if group[one] != group[other] and not _slide(parts == one, parts == other, flow):
-                old = group[other]
-                group = {number: group[one] if root == old else root for number, root in group.items()}
+    for one, other in itertools.combinations(numbers, 2):
+        if group[one] != group[other] and not _slide(parts == one, parts == other, flow):
+            old = group[other]
+            group = {number: group[one] if root == old else root for number, root in group.items()}
     roots = sorted(set(group.values()))
     output = np.zeros_like(parts)
     for number, root in group.items():
@@ -217,8 +217,11 @@ def _slide(one: npt.NDArray[np.bool_], other: npt.NDArray[np.bool_], flow: Array
     return jump > MIN_JUMP + RELATIVE_JUMP * slower
 
 
-def _drop_short(labels: list[LabelMap], known: set[int]) -> list[LabelMap]:
-    """Remove objects that are visible in few frames of a window; those that touch another one join it."""
+def _drop_short(labels: list[LabelMap], earlier: set[int]) -> list[LabelMap]:
+    """Remove objects that are visible in few frames of a window, unless they are in earlier windows.
+
+    Those that touch another one join it.
+    """
     if len(labels) < 2 * MIN_FRAMES:
         return labels
     frames: dict[int, int] = {}
@@ -226,7 +229,9 @@ def _drop_short(labels: list[LabelMap], known: set[int]) -> list[LabelMap]:
         for number in np.unique(each).tolist():
             frames[number] = frames.get(number, 0) + 1
     last = set(np.unique(labels[-1]).tolist())
-    short = {number for number, count in frames.items() if number and count < MIN_FRAMES and number not in known | last}
+    short = {
+        number for number, count in frames.items() if number and count < MIN_FRAMES and number not in earlier | last
+    }
     output = []
     for each in labels:
         each = each.copy()

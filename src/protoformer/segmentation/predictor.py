@@ -23,7 +23,7 @@ from protoformer.models.runtime import Precision, ProgressCallback, use_half_pre
 from protoformer.segmentation.foreground import METHODS, Array, Image, MotionWindow, check_method, guided_filter
 from protoformer.segmentation.instances import InstanceTracker, nearest_label
 from protoformer.segmentation.result import MAX_OBJECTS, Labels, MaskFile, SegmentationFrame, make_frame
-from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.clip import ClipFrames, Source, Span, check_folder_not_input
 from protoformer.video.pipeline import ResultFolder, run_pipeline, save_results
 from protoformer.video.types import DEFAULT_FPS, ImageArray, VideoFrame, to_uint8_array
 from protoformer.viz.report import SummaryRepr, predictor_summary
@@ -68,7 +68,7 @@ class SegmentationPredictor(NetworkPredictor, SummaryRepr):
         Frames are processed in windows of up to 96, so results come in groups; the memory does not grow with the video.
 
         Args:
-            source: A video file, a folder of images, a file name pattern, or frames.
+            source: A video file, a folder of images, a file name pattern, frames, or a live source; see `open_video`.
             start: Start of the span, seconds.
             end: End of the span, seconds.
             frame_step: Use every n-th frame of the span.
@@ -198,6 +198,8 @@ class SegmentationVideo:
         elif suffix:
             save_results(target, self.clip, self, SegmentationFrame.draw, progress=progress)
         else:
+            if self.video is not None:
+                check_folder_not_input(target, self.video)
             folder = ResultFolder(target, ".png")
             run_pipeline(self, outputs=[folder], on_result=lambda result, _: folder.save(result), progress=report)
 

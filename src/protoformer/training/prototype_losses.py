@@ -25,7 +25,7 @@ from protoformer.geometry.warps import pixel_grid
 from protoformer.models.encoder import STRIDES
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import accumulation_dtype, full_precision, maps_to_tokens
-from protoformer.training.recipe import LossSection
+from protoformer.training.recipe import Recipe
 
 RIDGE = 1e-4
 """Added to the variances of the positions of a prototype's pixels, in units of (image side / 8) squared."""
@@ -79,7 +79,7 @@ def affine_terms(size: tuple[int, int], device: torch.device) -> Tensor:
     """
     x, y = pixel_grid(*size, device).flatten(1)
     # Numbers, not a tensor made of them, whose copy to a GPU would synchronize it.
-    x, y = ((place + 0.5) * (8 / side) - 4 for place, side in ((x, size[1]), (y, size[0])))
+    x, y = ((position + 0.5) * (8 / side) - 4 for position, side in ((x, size[1]), (y, size[0])))
     return torch.stack((torch.ones_like(x), x, y), dim=1)
 
 
@@ -133,9 +133,9 @@ def plane_error(assignment: Tensor, targets: Targets, terms: Tensor) -> Tensor:
 
     Disparities are in units of their mean over the image, so that the scale of a scene does not matter.
     """
-    known = torch.where(targets.mask[..., None], targets.values, 0.0)
-    mean = known.sum(dim=1, keepdim=True) / targets.mask.sum(dim=1)[:, None, None].clamp_min(1)
-    disparity = known / mean.clamp_min(1e-6)
+    masked = torch.where(targets.mask[..., None], targets.values, 0.0)
+    mean = masked.sum(dim=1, keepdim=True) / targets.mask.sum(dim=1)[:, None, None].clamp_min(1)
+    disparity = masked / mean.clamp_min(1e-6)
     error = (rebuild_affine(assignment, Targets(disparity, targets.mask), terms) - disparity).abs()[..., 0]
     return torch.where(targets.mask, error / (TOLERANCE + disparity[..., 0]), 0.0).sum()
 
@@ -161,9 +161,11 @@ ERRORS: dict[str, Callable[[Tensor, Targets, Tensor], Tensor]] = {
 their weights as `prototype_NAME`."""
 
 
-def prototype_weights(options: LossSection, *names: str) -> dict[str, float]:
-    """Return the weights above 0 of some terms of `ERRORS`."""
-    weights = {name: float(getattr(options, f"prototype_{name}")) for name in names}
+def prototype_weights(recipe: Recipe, *names: str) -> dict[str, float]:
+    """Return the weights above 0 of some terms of `ERRORS`; none for a network without prototypes."""
+    if recipe.model.config().encoder.mixer != "prototypes":
+        return {}
+    weights = {name: float(getattr(recipe.loss, f"prototype_{name}")) for name in names}
     return {name: weight for name, weight in weights.items() if weight}
 
 

@@ -50,6 +50,12 @@ def check_output_not_input(target: Path, video: Video) -> None:
         raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
 
 
+def check_folder_not_input(target: Path, video: Video) -> None:
+    """Raise `InputError` if a folder to write to holds the files of the input, which could be overwritten."""
+    if any(path.parent.absolute() == target.absolute() for path in video.info.paths):
+        raise InputError(f"the output {target} is also the folder of the input; choose another name.")
+
+
 class ClipFrames:
     """An iterable over the frames of a span, all of one size.
 

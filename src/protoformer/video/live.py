@@ -122,7 +122,7 @@ class LiveVideo(Video):
         self.drop = drop is not False
         self.dropped, self.timed_out = 0, False
         self._label = _describe(source)
-        self._asked_drop, self._source = drop, source
+        self._requested_drop, self._source = drop, source
         self._converter: FrameConverter | None = None
         self._frames: deque[_Received] = deque()
         self._condition = Condition()
@@ -215,7 +215,7 @@ class LiveVideo(Video):
     def _set_info(self, **fields: Any) -> None:
         """Store what the first frame tells about the source."""
         finite = fields["duration"] is not None
-        self.drop = not finite if self._asked_drop is None else self._asked_drop
+        self.drop = not finite if self._requested_drop is None else self._requested_drop
         check_pixel_count(fields["size"][1], fields["size"][0], self._label, self.max_pixels)
         self._info = VideoInfo(paths=(), start=Fraction(0), has_audio=False, label=self._label, **fields)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar, cast
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike, check_output, make_folder, write_atomically
 from protoformer.io.png import encode_png
-from protoformer.video.clip import ClipFrames
+from protoformer.video.clip import ClipFrames, check_folder_not_input
 from protoformer.video.encoding import SUFFIXES
 from protoformer.video.types import ImageArray
 
@@ -240,8 +240,8 @@ def save_results(
     chosen = choices[0] if format is None else format
     if chosen not in choices:
         raise InputError(f"there is no format {chosen!r} for a folder; choose one of {', '.join(choices)}.")
-    if clip.video is not None and any(each.parent.absolute() == target.absolute() for each in clip.video.info.paths):
-        raise InputError(f"the output {target} is also the folder of the input; choose another name.")
+    if clip.video is not None:
+        check_folder_not_input(target, clip.video)
     folder = ResultFolder(target, f".{chosen}")
     if chosen != "png":
         return run_pipeline(

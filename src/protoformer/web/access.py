@@ -80,14 +80,27 @@ def choose_credentials(
         return _read_credentials(auth_file)
     if no_auth:
         return None
-    options = [f"--host {host}"] if not is_loopback(host) else []
-    options += [f"--allowed-host {name}" for name in names if not is_loopback(name)]
+    options = public_options(host, names)
     if options:
         raise InputError(
             f"{options[0]} lets other machines use the page; add --auth-file FILE (user:password), "
             "or --no-auth to let anyone in."
         )
     return None
+
+
+def public_options(host: str, names: tuple[str, ...] = ()) -> list[str]:
+    """Return the options, such as "--host 0.0.0.0", by which other machines reach the page.
+
+    An allowed name is local only if it is "localhost" or a loopback address. What another name resolves to on this
+    machine does not matter: its own name is often 127.0.1.1 in /etc/hosts, and a proxy may serve it to others.
+    """
+    options = [] if is_loopback(host) else [f"--host {host}"]
+    for name in names:
+        address = _address(bare_address(name))
+        if name.lower() != _LOCAL_NAME and (address is None or not address.is_loopback):
+            options.append(f"--allowed-host {name}")
+    return options
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import filecmp
 import os
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from html import escape
@@ -206,9 +206,17 @@ def example_styles(examples: Iterable[Example]) -> str:
     return "\n".join(rule.format(name, jpeg_data_uri(each)) for name, each in pictures.items())
 
 
-def prototype_figure(prototypes: Prototypes, image: Tensor, input_size: tuple[int, int] | None = None) -> str:
-    """Return the HTML of an image whose pixels are colored by their prototypes, of the finest encoder stage."""
-    figure = png_data_uri(draw_assignment(prototypes, image, STRIDES[0], input_size=input_size))
+def prototype_figure(blocks: Sequence[Prototypes], image: Tensor, input_size: tuple[int, int] | None = None) -> str:
+    """Return the HTML of an image whose pixels are colored by their prototypes, or a note if the network has none.
+
+    Args:
+        blocks: Prototypes of the blocks of the finest encoder stage, of which the last is shown.
+        image: 3 x H x W in [0, 1].
+        input_size: As for `draw_assignment`.
+    """
+    if not blocks:
+        return "<p>The network has no prototypes.</p>"
+    figure = png_data_uri(draw_assignment(blocks[-1], image, STRIDES[0], input_size=input_size))
     return f'<p>Each color is one prototype and the pixels assigned to it.</p><img alt="prototypes" src="{figure}">'
 
 

@@ -2,7 +2,7 @@
 
 For an image, it writes the pixels to standard output, which is a file, followed by a JSON report and the length of the
 report in 8 bytes. For a clip, standard output is a pipe: a report, then the frames of every span that a line of
-standard input asks for. Each message begins with a header of `HEADER_BYTES`. Errors are part of the report. The program
+standard input requests. Each message begins with a header of `HEADER_BYTES`. Errors are part of the report. The program
 does not import torch.
 """
 
@@ -119,7 +119,7 @@ def _decode_image(limits: Limits, path: Path, _: dict[str, Any], output: BinaryI
 
 
 def _stream_clip(limits: Limits, path: Path, request: dict[str, Any], output: BinaryIO) -> dict[str, Any]:
-    """Report the properties of a clip, then write the frames of each span that a line of standard input asks for."""
+    """Report the properties of a clip, then write the frames of each span that a line of standard input requests."""
     video = _open_clip(limits, path)
     count = _count_frames(limits, path, video, *request["span"]) if request["count"] else None
     _send_report(output, asdict(video.info) | {"count": count})

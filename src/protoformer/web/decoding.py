@@ -205,7 +205,7 @@ def decode_clip(
 
 
 class _ClipDecoder:
-    """A process that decodes any span of one clip, as often as it is asked.
+    """A process that decodes spans of one clip, one after the other.
 
     Arguments as for `decode_clip`.
 
@@ -236,7 +236,7 @@ class _ClipDecoder:
 
     @property
     def alive(self) -> bool:
-        """Whether the process can be asked for frames."""
+        """Whether the process runs and can decode another span."""
         return self._child.poll() is None and not self._reading
 
     def frames(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:

@@ -60,7 +60,7 @@ def depth_image(
         summary=f"{width}x{height} pixels, median depth {float(result.depth.median()):.2f} m; {camera}.",
         downloads=downloads,
         view=depth_viewer_data(result, to_uint8(image), default_depth_range(result.numpy())),
-        prototypes=prototype_figure(result.prototypes[0][-1], resized),
+        prototypes=prototype_figure(result.prototypes[0], resized),
     )
 
 

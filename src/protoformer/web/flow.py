@@ -8,7 +8,7 @@ import torch
 from protoformer.flow.drawing import draw_flow_frame, flow_viewer_data
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import plan_flow
-from protoformer.flow.video import FlowFrame, FlowVideo
+from protoformer.flow.video import FlowFrame, FlowVideo, frame_scale
 from protoformer.geometry.warps import resize
 from protoformer.io.image_input import as_image, image_pair
 from protoformer.models.heads.flow import normalize_images
@@ -41,7 +41,7 @@ def flow_pair(predictor: FlowPredictor, job: Job, first: Path, second: Path) -> 
     result = predictor.flow(*images, tile=tile, return_prototypes=tile is None, progress=progress)
     result.save(job.folder / "motion.flo")
     lengths = result.flow.norm(dim=0)
-    scale = max(1.0, float(lengths.flatten()[:: max(1, lengths.numel() // 10**6)].quantile(0.99)))
+    scale = frame_scale(lengths.flatten()[:: max(1, lengths.numel() // 10**6)])
     image = images[0][0]
     return JobOutput(
         summary=(
@@ -51,7 +51,7 @@ def flow_pair(predictor: FlowPredictor, job: Job, first: Path, second: Path) -> 
         downloads={".flo": job.folder / "motion.flo"},
         view=flow_viewer_data(result, to_uint8(image), scale),
         prototypes=(
-            prototype_figure(result.prototypes[0][-1], image, result.input_size) if tile is None else NO_PROTOTYPES
+            prototype_figure(result.prototypes[0], image, result.input_size) if tile is None else NO_PROTOTYPES
         ),
     )
 
@@ -97,8 +97,8 @@ def _first_prototypes(predictor: FlowPredictor, video: FlowVideo, frame: FlowFra
         return NO_PROTOTYPES
     image = as_image(frame.frame)[0]
     resized = resize(image[None].to(predictor.device), video.plan.working)
-    prototypes = predictor.network.encoder(normalize_images(resized), True).prototypes[0][-1]
-    return prototype_figure(prototypes.first(1).cpu(), image, frame.input_size)
+    blocks = predictor.network.encoder(normalize_images(resized), True).prototypes[0]
+    return prototype_figure([each.first(1).cpu() for each in blocks[-1:]], image, frame.input_size)
 
 
 UNTRAINED = (

@@ -53,10 +53,10 @@ class JobOutput:
 
 
 class JobControl:
-    """Progress of a computation, and the wishes of its client, shared between two threads.
+    """Progress of a computation, and whether its client stopped it, shared between two threads.
 
     Args:
-        is_gone: Tells whether the client disconnected.
+        is_gone: Returns whether the client disconnected.
 
     Attributes:
         text: Description of the latest progress.
@@ -213,7 +213,7 @@ class Job:
         ).num_frames
 
     def _preview(self, image: ImageArray) -> None:
-        """Offer a small copy of a drawn frame to the page, not more often than it asks."""
+        """Give the page a small copy of a drawn frame, at most every `PREVIEW_SECONDS`."""
         now = time.monotonic()
         if now - self._previewed >= PREVIEW_SECONDS:
             self._previewed = now
@@ -286,4 +286,6 @@ def parse_span(value: object) -> tuple[float | None, float | None]:
 
 
 def _is_seconds(value: object) -> TypeGuard[float | None]:
+    if isinstance(value, bool):
+        return False
     return value is None or (isinstance(value, (int, float)) and 0 <= value < float("inf"))

@@ -138,7 +138,7 @@ class Deadline:
 
     Args:
         seconds: Longest duration; None: no limit.
-        is_canceled: Tells whether the computation must end at once; None: whether the client of the current thread's
+        is_canceled: Returns whether the computation must end at once; None: whether the client of the current thread's
             computation canceled it or disconnected.
     """
 

@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.1
 
 
 def cancellation_check() -> Callable[[], bool]:
-    """Return a function that tells whether the client canceled the current computation or disconnected.
+    """Return a function that returns whether the client canceled the current computation or disconnected.
 
     Must be called in the thread in which gradio runs the computation; the returned function can be called in any
     thread. Outside of gradio it always returns False.
@@ -68,7 +68,7 @@ class Results:
         """Create the folder of a computation, which ends with `finish` or `delete`.
 
         Args:
-            is_canceled: Tells whether the client canceled it or disconnected; None: `cancellation_check()`.
+            is_canceled: Returns whether the client canceled it or disconnected; None: `cancellation_check()`.
 
         A canceled computation continues until its next deadline check, while gradio already starts the next one. This
         method waits for it, so that the maximum number of computations is not exceeded.

@@ -29,9 +29,9 @@ class MaskArchive:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED)  # png files are compressed
 
     def __enter__(self) -> "MaskArchive":
+        self._file = zipfile.ZipFile(self.path, "w", zipfile.ZIP_STORED)  # png files are compressed
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
