@@ -145,7 +145,7 @@ class DepthEngine:
             prediction = self._network.depth(
                 images, center, self._num_updates, return_prototypes=return_prototypes, progress=progress
             )
-        log, log_scale = prediction.logs[-1].float(), prediction.log_scales[-1].float()
+        log, log_scale = prediction.log_depths[-1].float(), prediction.log_scales[-1].float()
         if self._mirrored:
             log, log_scale = ((plain + flipped.flip(3)) / 2 for plain, flipped in (log.chunk(2), log_scale.chunk(2)))
         return log, log_scale, prediction.prototypes

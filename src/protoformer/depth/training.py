@@ -94,7 +94,7 @@ class ValidationDepths(ValidationScenes[DepthSample]):
     def predict(self, network: nn.Module, batch: DepthSample) -> Tensor:
         """Predict depth with the true cameras."""
         assert batch.intrinsics is not None
-        log: Tensor = network(normalize_images(batch.image), optical_center(batch.intrinsics)).logs[-1]
+        log: Tensor = network(normalize_images(batch.image), optical_center(batch.intrinsics)).log_depths[-1]
         return metric_depth(log.float(), focal_length(batch.intrinsics)).cpu()
 
     def compute_scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:

@@ -89,7 +89,7 @@ class DepthGraph(nn.Module):
     def forward(self, image: Tensor, focal: Tensor) -> Tensors:
         """Return depth and confidence of images, B x 3 x H x W, of focal lengths B, pixels."""
         predicted = self.network.depth(normalize_images(image), num_updates=self.updates)
-        return metric_depth(predicted.logs[-1], focal), depth_confidence(predicted.log_scales[-1])
+        return metric_depth(predicted.log_depths[-1], focal), depth_confidence(predicted.log_scales[-1])
 
 
 class TemplateGraph(nn.Module):
