@@ -1,22 +1,23 @@
-"""Encoder: a two-stage pyramid, shaped like Twins, whose attention layers are CAP and LS.
+"""Encoder: a two-stage pyramid, shaped like Twins (Chu et al., NeurIPS 2021), whose attention layers are CAP and LS.
 
-| stage | embedding | channels (preset "paper") | heads | output |
+| stage | embedding "patches" | embedding "convolutions" | channels, heads | output |
 | --- | --- | --- | --- | --- |
-| 1 | 4x4 convolution of stride 4, LayerNorm | 128 | 4 | 1/4 of the image |
-| 2 | 2x2 convolution of stride 2, LayerNorm | 256 | 8 | 1/8 of the image |
+| 1 | 4x4 convolution of stride 4 | 7x7 convolution and two residual blocks | 128, 4 | 1/4 of the image |
+| 2 | 2x2 convolution of stride 2 | a residual block of stride 2 | 256, 8 | 1/8 of the image |
 
-A stage is an embedding, two blocks with a 3x3 depthwise convolution (positional encoding) after the first, and a final
-LayerNorm. A block takes tokens x, B x HW x C:
+The preset "paper" has patches and these widths, "fast" and "tiny" have convolutions. A stage is an embedding with a
+LayerNorm, a block, a 3x3 depthwise convolution (positional encoding), a second block, and a final LayerNorm. A block
+takes tokens x, B x HW x C:
 
     y = LayerNorm(x)
     x = x + LS(y, CAP(y))
-    x = x + MLP(x)
+    x = x + MLP(LayerNorm(x))
 
 `Mixer` is LS(y, CAP(y)): it finds K prototypes of each image by N EM iterations (Cross-Attention Prototyping) and
-updates each feature with its nearest prototype (Latent Synchronization). For ablations the configuration field `mixer`
-replaces it by windowed self-attention or leaves it out. The MLP (ratio 4) starts with its own LayerNorm. The flow
-network of the paper has two encoders without shared weights, one for the features of both images and one for the
-context of the first.
+updates each feature with its nearest prototype (Latent Synchronization, which ends with a feed-forward network of its
+own, of ratio 2). For ablations the configuration field `mixer` replaces it by windowed self-attention or leaves it out.
+The MLP has ratio 4. The flow network of the paper has two encoders without shared weights, one for the features of both
+images and one for the context of the first.
 """
 
 from dataclasses import dataclass, replace

@@ -20,8 +20,8 @@ other entries of `UPDATE_RULES` replace the E-step, for the rows "prototype upda
 With `spatial_prior`, the factor s of the paper's Eq. 3, each prototype k also has a position c_k. It starts in the
 center of its cell, both assignments (the E-step here, and that of Latent Synchronization) get the term
 -|x_i - c_k|^2 / (2 w^2) for a pixel at x_i, and the M-step sets c_k to the mean position of the members. Positions are
-in cells of the grid, and w is learned. A prototype is one region of the image, so that all heads share its position and
-w: the mean is over the memberships of all heads together.
+in cells of the grid, and w is learned (`spatial_prior`). A prototype is one region of the image, so that all heads
+share its position and w: the mean is over the memberships of all heads together.
 
 `Prototyping` is the module and `Prototypes` its output. M is many times larger than the features, so it is not stored:
 the M-step accumulates its two sums over blocks of pixels (`protoformer.models.kernels`), and `Prototypes.memberships`
@@ -335,8 +335,8 @@ class Prototyping(nn.Module):
         centers = self.pool(features, size) if init_centers is None else init_centers
         prior = self.initial_prior(centers, size)
         if prior is not None:
-            # The hard assignment has no gradient. Training on several processes needs one, if only zero, of every
-            # parameter.
+            # No gradient reaches these through the hard assignment, and distributed training requires one for every
+            # parameter, so add a zero one.
             centers = centers + 0 * (prior.log_width + prior.log_temperature)
         if not self.num_iterations:
             return Prototypes(centers, self._cell_memberships(features, size), size, prior=prior, features=features)

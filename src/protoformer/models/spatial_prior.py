@@ -1,4 +1,15 @@
-"""Spatial prior of the prototypes: the factor s of the paper's Eq. 3, in its two places, CAP and LS."""
+"""Spatial prior of the prototypes: the factor s of the paper's Eq. 3, in its two places, CAP and LS.
+
+Prototype k has a position c_k, and pixel i is at x_i. The logits of both assignments get the term
+-|x_i - c_k|^2 / (2 w^2):
+
+- E-step of CAP, soft:  q_k . k_i / sqrt(d) - |x_i - c_k|^2 / (2 w^2)
+- assignment of LS, hard:  cos(y_i, P_k) / tau - |x_i - c_k|^2 / (2 w^2)
+
+The width w is learned through the E-step. The temperature tau of LS gets no gradient from the argmax; it, and again w,
+are learned by the losses on `Prototypes.soft_assignment` (`protoformer.training.prototype_losses`). Without such a loss
+tau keeps its initial value.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +21,7 @@ from protoformer.models.kernels.reference import Prior, pixel_positions, prior_c
 INITIAL_WIDTH = 0.8
 """Width w of the spatial prior before training, cells."""
 INITIAL_TEMPERATURE = 0.07
-"""Temperature of the cosine similarity in the assignment before training, and without a spatial prior."""
+"""Temperature tau of the assignment: its value before training and, without a spatial prior, its constant value."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +44,7 @@ class SpatialPrior:
     Attributes:
         positions: B x K x 2, (x, y) of each prototype in cells of the grid, from the middle of the map.
         log_width: Logarithm of the width w of the prior, in cells.
-        log_temperature: Logarithm of the temperature of the cosine similarity in Latent Synchronization.
+        log_temperature: Logarithm of the temperature tau of the cosine similarity in Latent Synchronization.
         layout: Sizes of the feature map and of the grid.
     """
 

@@ -3,7 +3,8 @@
 The input is the features of one image, HW x C, and its K prototypes from Cross-Attention Prototyping, K x C.
 
 1. Assignment: each pixel is assigned to the prototype of largest cosine similarity (hard argmax, no gradient). With
-   the spatial prior of `prototyping` it is that of largest cosine / temperature - |x - c|^2 / (2 w^2).
+   the spatial prior of `prototyping` it is that of largest cosine / temperature - |x - c|^2 / (2 w^2). Features and
+   prototypes can be compared without a projection, because a prototype is a mean of these features, and EM adds to it.
 2. Masked cross-attention: queries are projected from the features, keys and values from the prototypes, and each pixel
    attends only to its assigned prototype. The softmax over a single prototype is identically 1, which would give
    queries and keys no gradient, so the attended value is multiplied, in each head, by

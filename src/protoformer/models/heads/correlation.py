@@ -1,4 +1,4 @@
-"""All-pairs correlation of two feature maps, read in windows around the current estimate (RAFT).
+"""All-pairs correlation of two feature maps, read in windows around the current estimate, after RAFT.
 
 All classes give the same costs and differ in what they store:
 

@@ -1,4 +1,6 @@
-"""Cost memory of the paper's flow decoder, after FlowFormer: latent tokens that summarize the cost map of each pixel.
+"""Cost memory of the paper's flow decoder: latent tokens that summarize the cost map of each pixel.
+
+It follows FlowFormer (Huang et al., ECCV 2022); sizes are defaults of `FlowHeadConfig`.
 
 The cost map of a pixel of frame 1 holds its correlation with all pixels of frame 2 at 1/8 of the image, H x W costs.
 

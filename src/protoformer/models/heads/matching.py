@@ -1,11 +1,13 @@
-"""Global matching, which initializes the flow, and aggregation of motion over the image.
+"""Global matching, which initializes the flow, and aggregation of motion over the image in the recurrent updates.
 
 A recurrent decoder that starts at zero only sees as far as its lookups reach, and misses fast motion. `GlobalMatching`
 compares every cell (2x2 pixels of the features, 16x16 of the image) of frame 1 with every cell of frame 2, and with
 "no match" for occluded cells. Training minimizes the negative log-likelihood of the true cell; a loss on the distance
-would favor the mean of two similar cells, which is neither.
+would favor the mean of two similar cells, which lies on neither.
 
-`PixelAggregation` (GMA) and `PrototypeAggregation` add motion features of similar pixels in the recurrent update.
+The aggregation adds motion features of pixels whose context is similar. `PixelAggregation` (GMA, Jiang et al., ICCV
+2021) is attention between all pixels. `PrototypeAggregation` clusters the context by CAP with one EM iteration and
+without a spatial prior; one more E-step gives the memberships in the resulting prototypes.
 """
 
 import math
@@ -35,7 +37,8 @@ CELL = 2
 MAX_PAIRS = 2**22
 """Pairs of cells that are compared at a time with `low_memory`; does not change the result."""
 INIT_SHARPNESS = 15.0
-"""Initial factor of the similarities before the softmax; the true cell then outweighs a thousand others."""
+"""Initial factor of the cosine similarities before the softmax: a cell whose similarity exceeds that of others by 0.5
+outweighs exp(15 * 0.5) = 1800 of them."""
 INIT_NO_MATCH = 0.4
 """Initial similarity of "no match": below that of the same surface and above that of unrelated cells."""
 WINDOW = 3

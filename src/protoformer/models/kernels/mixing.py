@@ -1,8 +1,8 @@
 """CAP and LS fused into one GPU operator, `protoformer::mix`, with its backward pass.
 
 - Keys and values are one matrix product.
-- The queries of synchronization are computed where they are used, and recomputed for the gradient, whose memory they
-  share.
+- The queries of synchronization are computed where they are used and not stored; the backward pass recomputes them in
+  the buffer that later holds their gradient.
 - EM iterations accumulate the gradients of keys and values in place.
 - Tensors of prototypes stay in float32.
 - Gradients of biases are sums over prototypes, not over pixels.
