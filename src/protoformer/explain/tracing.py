@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from protoformer.models.ablations import cosine_similarities
 from protoformer.models.encoder import STRIDES, Encoder, Mixer
 from protoformer.models.kernels.reference import nearest_prototype, similarities
-from protoformer.models.prototyping import Prototypes, Prototyping, cosine_similarities
+from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import split_heads
 from protoformer.models.spatial_prior import SpatialPrior
 

@@ -30,7 +30,7 @@ class EncoderConfig:
         head_dim: Channels of one attention head, everywhere.
         num_prototypes: K, the number of prototypes of each block.
         num_iterations: N, the number of EM iterations of each block.
-        update: E-step of prototyping, a key of `prototyping.UPDATE_RULES`.
+        update: E-step of prototyping, a key of `prototyping.E_STEPS`.
         normalize: Use means instead of sums in the M-step.
         residual: Add the M-step to the prototypes instead of replacing them.
         synchronization: Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
