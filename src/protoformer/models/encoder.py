@@ -23,7 +23,6 @@ images and one for the context of the first.
 from dataclasses import dataclass, replace
 from typing import cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -163,20 +162,8 @@ class Mixer(nn.Module):
     ) -> tuple[Tensor, Prototypes | None]:
         """Run CAP and LS as one fused operator; arguments and results as in `forward`."""
         cap, ls = self.prototyping, cast(LatentSynchronization, self.synchronization)
-        weights = Weights(
-            torch.cat([cap.key.weight, cap.value.weight, ls.query.weight]),
-            torch.cat([cap.key.bias, cap.value.bias, ls.query.bias]),
-            cap.query.weight,
-            cap.query.bias,
-            torch.cat([ls.key.weight, ls.value.weight]),
-            torch.cat([ls.key.bias, ls.value.bias]),
-            ls.alpha,
-            ls.beta,
-            *((cap.log_width, cap.log_temperature) if cap.spatial_prior else ()),
-        )
-        mixed = fused.mix(
-            tokens, weights, size, cap.grid, cap.num_iterations, cap.normalize, cap.residual, keep=return_prototypes
-        )
+        settings = (cap.grid, cap.num_iterations, cap.normalize, cap.residual)
+        mixed = fused.mix(tokens, Weights.of(cap, ls), size, *settings, keep=return_prototypes)
         output = fused.feed_forward(mixed.attended, ls.feed_forward)
         if not return_prototypes:
             return output, None
