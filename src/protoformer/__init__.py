@@ -4,8 +4,13 @@ The names below are imported when they are first used: torch takes seconds to im
 command line's help needs it.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+# OpenMP threads that wait for work sleep instead of spinning, which takes the cores from other processes and from the
+# worker processes of a batch. It is read when torch is first imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 __version__ = "0.1.0"
 

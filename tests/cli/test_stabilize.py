@@ -50,7 +50,9 @@ def test_a_clip_is_made_steady_and_its_sound_and_times_are_kept(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
-    outcome = done(protoformer("stabilize", str(clip), *model, "--crop", "0.85", "--side-by-side", "-o", "o.mp4"))
+    outcome = done(
+        protoformer("stabilize", str(clip), *model, "--crop", "0.85", "--side-by-side", "--scores", "-o", "o.mp4")
+    )
     assert outcome.out.startswith("8 frames of 128x96 pixels; 8") and "wrote o.mp4, o.html\n" in outcome.out
     assert "<h1>clip.mp4, stabilized</h1>" in Path("o.html").read_text()
     assert "\nbefore: cropping 1.000" in outcome.out and "\nafter: cropping 0." in outcome.out
@@ -79,7 +81,9 @@ def test_the_stability_of_a_clip_is_told_where_it_is_long_enough() -> None:
 def test_one_image_is_a_clip_of_one_frame(clip: Path, protoformer: Run, tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / "frame1.png"), np.random.default_rng(0).integers(0, 256, (96, 128, 3), np.uint8))
     model = ("--model", str(clip.parent / "small.safetensors"), "--device", "cpu")
-    outcome = done(protoformer("stabilize", str(tmp_path / "frame1.png"), *model, "-o", str(tmp_path / "o.mp4")))
+    outcome = done(
+        protoformer("stabilize", str(tmp_path / "frame1.png"), *model, "--scores", "-o", str(tmp_path / "o.mp4"))
+    )
     assert outcome.out.startswith("1 frame of 128x96 pixels; 100.0% of each side")
     assert outcome.out.count("too short to score: 1 frame, and it takes 101") == 2
     assert len(list(open_video(tmp_path / "o.mp4").frames())) == 1

@@ -1,5 +1,6 @@
 """A command begins to answer without first importing what it does not need."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,17 @@ import pytest
 import protoformer as pf
 from protoformer.cli.main import COMMANDS, load_command
 
-SLOW = {"torchmetrics", "scipy", "lightning", "lightning_fabric", "matplotlib", "triton", "sympy", "av", "gradio"}
+SLOW = {
+    "torchmetrics",
+    "scipy",
+    "lightning",
+    "lightning_fabric",
+    "matplotlib",
+    "triton",
+    "sympy",
+    "av",
+    "gradio",
+}
 """Packages that take long to be imported, and that few commands need; torch's compiler brings sympy."""
 
 PROGRAM = """
@@ -31,6 +42,7 @@ def test_slow_packages_are_imported_neither_at_the_start_nor_for_the_motion_of_t
     assert {"protoformer", "protoformer.cli.main"} <= set(begun) <= set(done)
     assert "torch" not in begun and "torch" in done
     assert not {name.split(".")[0] for name in done} & SLOW and "torch._dynamo" not in done
+    assert not {"protoformer.datasets", "protoformer.synthetic", "protoformer.training"} & set(done)
 
 
 INTERRUPTED = """
@@ -79,3 +91,15 @@ def test_help_imports_no_numerical_package() -> None:
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"numpy", "torch", "cv2", "PIL"} & set(ended.stdout.splitlines()[-1].split())
     assert all(name in ended.stdout for name in COMMANDS)
+
+
+def test_threads_are_limited_before_torch_is_imported_and_wait_without_spinning() -> None:
+    program = (
+        "import sys; sys.argv = ['protoformer', '--threads', '1', 'models']\n"
+        "from protoformer.cli.main import main\n"
+        "try:\n    main()\nfinally:\n    import os, cv2, torch\n"
+        "    print(torch.get_num_threads(), cv2.getNumThreads(), os.environ['OMP_WAIT_POLICY'])"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "OPEN"))}
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert ended.stdout.splitlines()[-1] == "1 1 passive"

@@ -10,6 +10,7 @@ from PIL import Image
 
 import protoformer as pf
 from protoformer.flow import tiling as planning
+from protoformer.flow.predictor import FAST
 from protoformer.io.formats import read_flo, write_flo
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
@@ -107,3 +108,15 @@ def test_what_is_no_zoom_is_one_sentence(place: Path, protoformer, zoom: str, se
     ):
         outcome = protoformer(*command, "--zoom", zoom)
         assert outcome.code == 2 and outcome.errors == [f"protoformer: {sentence}"]
+
+
+def test_fast_is_half_the_size_and_four_updates_unless_something_else_is_given(place: Path, protoformer) -> None:
+    with pytest.warns(pf.UntrainedWarning):
+        model = pf.load("tiny")
+    pair = ("flow", "frames/0.png", "frames/1.png", "--model", "tiny", "-o", "m.flo", "--fast")
+    assert json.loads(protoformer(*pair, "--json").out)["zoom"] == 0.5
+    assert np.array_equal(read_flo("m.flo"), model.flow("frames/0.png", "frames/1.png", **FAST).numpy())
+    assert json.loads(protoformer(*pair, "--zoom", "2", "--num-updates", "1", "--json").out)["zoom"] == 2
+    expected = model.flow("frames/0.png", "frames/1.png", zoom=2, num_updates=1, precision="auto")
+    assert np.array_equal(read_flo("m.flo"), expected.numpy())
+    assert json.loads(protoformer("flow", "frames", "--model", "tiny", "--fast", "--json").out)["zoom"] == 0.5

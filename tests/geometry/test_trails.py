@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from protoformer.geometry.motion_fields import CELL, Trajectories, cell_centers, chain_flows, resample_trajectories
+from protoformer.geometry.motion_fields import (
+    CELL,
+    Trajectories,
+    cell_centers,
+    chain_flows,
+    invert_flow,
+    resample_trajectories,
+)
 
 SIZE = (64, 96)
 CENTERS = cell_centers(SIZE)
@@ -116,3 +123,18 @@ def test_places_that_are_not_known_do_not_draw_others_towards_them() -> None:
     known = moved.confidence.expand_as(moved.displacements) > 0
     assert torch.allclose(moved.displacements[known], torch.tensor(10.0))
     assert moved.confidence[0, 0, 0, 0, 3:6].tolist() == [1, 0.5, 0.5]
+
+
+def test_an_inverse_leads_back_to_where_a_flow_starts() -> None:
+    across, down = cell_centers((64, 96))
+    scale, shift = 1.02, torch.tensor((5.0, -3.0))  # x -> scale x + shift, whose inverse is known
+    centers = torch.stack((across, down))[None]
+    forward = (scale - 1) * centers + shift[:, None, None]
+    inverse, confidence = invert_flow(forward, torch.full((1, 1, 8, 12), 0.5))
+    true = (centers - shift[:, None, None]) / scale - centers
+    inside = confidence[:, 0] > 0
+    assert (inverse - true).norm(dim=1)[inside].max() < 0.1  # flows are constant beyond the outermost centers
+    assert torch.allclose(confidence[confidence > 0], torch.tensor(0.5)) and (confidence == 0).any()
+    landed = centers + true
+    within = (landed >= -0.5).all(dim=1) & (landed[:, 0] <= 95.5) & (landed[:, 1] <= 63.5)
+    assert torch.equal(inside, within)

@@ -164,3 +164,16 @@ def test_operations_grow_with_the_updates_by_the_same_amount_each():
     ]
     assert counts[2] - counts[1] == counts[1] - counts[0] > 0
     assert counts[3] - counts[0] == 7 * (counts[1] - counts[0])
+
+
+@torch.no_grad()
+def test_estimates_that_are_not_upsampled_are_those_that_upsampling_averages() -> None:
+    net = network("recurrent")
+    first, second = pair(68, 92)
+    features = net.encode_frame(torch.cat((first, second)))
+    fine, coarse = (net.decode_flow(first, features[:1], features[1:], 2, upsampled=each) for each in (True, False))
+    assert fine.flows[-1].shape == (1, 2, 68, 92) and coarse.flows[-1].shape == (1, 2, 9, 12)
+    assert coarse.log_scales[-1].shape == (1, 1, 9, 12)
+    for axis in range(2):  # convex combinations stay within the range of what they combine
+        low, high = coarse.flows[-1][:, axis].aminmax()
+        assert fine.flows[-1][:, axis].min() >= low - 1e-4 and fine.flows[-1][:, axis].max() <= high + 1e-4

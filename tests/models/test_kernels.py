@@ -396,3 +396,17 @@ def test_nearly_tied_cosines_are_resolved_in_single_precision():
         projected = (features, directions, directions, torch.ones(1), torch.zeros(1))
         _, assignment = fused.synchronize(features, directions, *projected)
     assert assignment.tolist() == [[0, 1]]
+
+
+@torch.no_grad()
+def test_half_precision_sums_are_those_of_float32_up_to_the_rounding_of_bfloat16(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inputs = [tensor.to(HALF) for tensor in sums_inputs(2, 3, 10, 32, 700, torch.float32)]
+    monkeypatch.setattr(blocked, "BLOCK_ELEMENTS", 2**13)  # several blocks
+    (sums, mass), (true_sums, true_mass) = blocked.half_prototype_sums(*inputs), blocked.prototype_sums(*inputs)
+    assert sums.dtype == mass.dtype == torch.float32
+    assert (sums - true_sums).norm() < 0.02 * true_sums.norm() and (mass - true_mass).norm() < 0.01 * true_mass.norm()
+    large = [100 * inputs[0], *inputs[1:]]  # whose exponentials overflow
+    for half, full in zip(blocked.half_prototype_sums(*large), blocked.prototype_sums(*large), strict=True):
+        assert torch.equal(half, full)

@@ -3,6 +3,7 @@
 import itertools
 import weakref
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 
 import cv2
@@ -12,12 +13,14 @@ import torch
 
 import protoformer as pf
 from protoformer.models.pretrained import packaged_weights
+from protoformer.models.protoformer import build_network
 from protoformer.stabilization.analysis import BATCH_SIZE, FramePair, FrameView, MotionAnalyzer
 from protoformer.stabilization.camera_motion import FeatureFinder, homography
 from protoformer.stabilization.metrics import StabilityMeter
 from protoformer.stabilization.predictor import MAX_ACCELERATION
 from protoformer.stabilization.rendering import View, render_stabilized, sample_field
 from protoformer.synthetic.textures import noise
+from protoformer.video.types import VideoFrame
 
 SIZE = (96, 128)
 Clip = Callable[..., list[np.ndarray]]
@@ -235,3 +238,28 @@ def test_with_a_delay_nothing_later_matters(model: pf.StabilizationPredictor, cl
 def test_a_window_within_the_delay_is_used(model: pf.StabilizationPredictor, clip: Clip) -> None:
     frames = clip(shaky(3))
     assert len(model.stabilize(frames, delay=4).local) == 3 and not model.stabilize(frames, delay=3).local
+
+
+def test_frames_are_encoded_once_for_both_networks_if_these_share_an_encoder(clip: Clip) -> None:
+    stabilizer = pf.load("stabilize", device="cpu")
+    networks = {"shared": stabilizer.network, "own": build_network(stabilizer.network.config, "stabilize").eval()}
+    frames = [VideoFrame(frame, number, Fraction(number)) for number, frame in enumerate(clip(shaky(3)))]
+    views = {}
+    for name, network in networks.items():
+        analyzer = MotionAnalyzer(network, stabilizer.flow, torch.device("cpu"), SIZE, half=False)
+        views[name] = analyzer.encode_frames(frames)[-1]
+    assert torch.equal(views["shared"].features, views["shared"].encoded)
+    assert torch.equal(views["own"].encoded, views["shared"].encoded)
+    assert not torch.allclose(views["own"].features, views["own"].encoded, atol=0.1)
+
+
+def test_frames_in_a_batch_have_the_motion_of_frames_one_by_one(model: pf.StabilizationPredictor, clip: Clip) -> None:
+    frames = [VideoFrame(frame, number, Fraction(number)) for number, frame in enumerate(clip(shaky(4)))]
+    pairs = []
+    for size in (4, 1):
+        analyzer = MotionAnalyzer(model.network, model.flow, torch.device("cpu"), SIZE, half=False)
+        views = [view for first in range(0, 4, size) for view in analyzer.encode_frames(frames[first : first + size])]
+        pairs.append([analyzer.match_frames(*each) for each in itertools.pairwise(views)])
+    for together, alone in zip(*pairs, strict=True):
+        assert abs(together.motion.shift - alone.motion.shift) < 1e-3
+        assert torch.allclose(together.flows, alone.flows, atol=2e-3)

@@ -10,7 +10,7 @@ import pytest
 
 from protoformer.errors import InputError
 from protoformer.io.files import TableWriter
-from protoformer.video.pipeline import PipelineInterrupt, ResultFolder, run_pipeline
+from protoformer.video.pipeline import PipelineInterrupt, ResultFolder, read_ahead, run_pipeline
 from protoformer.video.reader import open_video
 from protoformer.video.writer import VideoWriter
 
@@ -151,3 +151,28 @@ def test_a_folder_that_cannot_be_written_is_an_error_at_once(tmp_path: Path) -> 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(InputError, match="file"):
         ResultFolder(tmp_path / "file", ".flo")
+
+
+def test_reading_ahead_keeps_the_order_and_raises_an_error_in_its_place() -> None:
+    computed = []
+
+    def items() -> Iterator[int]:
+        for number in range(4):
+            computed.append(number)
+            yield number
+        raise InputError("the clip ends early.")
+
+    ahead = read_ahead(items(), count=1)
+    assert [next(ahead) for _ in range(3)] == [0, 1, 2]
+    assert next(ahead) == 3
+    with pytest.raises(InputError, match="the clip ends early"):
+        next(ahead)
+    assert list(read_ahead(iter(()))) == [] and computed == [0, 1, 2, 3]
+
+
+def test_reading_ahead_stops_with_the_one_who_reads() -> None:
+    computed = []
+    ahead = read_ahead(map(computed.append, range(100)), count=3)
+    next(ahead)
+    ahead.close()  # type: ignore[attr-defined]
+    assert 1 <= len(computed) <= 4

@@ -89,12 +89,12 @@ class Served:
 
 
 @contextmanager
-def serving(temporary: Path, *options: str, **environment: str) -> Iterator[Served]:
-    """Run `protoformer serve` at a free port of this machine with the smallest models and low limits."""
+def serving(temporary: Path, *options: str, limited: bool = True, **environment: str) -> Iterator[Served]:
+    """Run `protoformer serve` at a free port of this machine with the smallest models, and low limits by default."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    limits = ["--max-mb", "1", "--max-pixels", "80000", "--max-frames", "6", "--max-seconds", "60"]
+    limits = ["--max-mb", "1", "--max-pixels", "80000", "--max-frames", "6", "--max-seconds", "60"] if limited else []
     models = ["--model", "tiny", "--depth-model", "tiny"]
     log = temporary / "log.txt"
     with log.open("w") as file:
@@ -123,6 +123,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The page without limits of frames and time, as this machine alone gets it."""
+    with serving(tmp_path_factory.mktemp("local"), limited=False) as page:
+        yield page
+
+
+@pytest.fixture(scope="session")
 def protected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The page at all addresses of this machine, with a password from the environment."""
     folder = tmp_path_factory.mktemp("protected")
@@ -142,19 +149,36 @@ def browser() -> Iterator[Any]:
         running.close()
 
 
-@pytest.fixture
-def page(browser: Any, served: Served) -> Iterator[Any]:
-    """A new browser tab; all of its requests must go to the server of the page."""
-    context = browser.new_context(viewport={"width": 1280, "height": 1000})
+@contextmanager
+def browsing(browser: Any, served: Served, width: int = 1280, height: int = 1000, **options: Any) -> Iterator[Any]:
+    """Open the page in a new browser tab; all of its requests must go to the server, and no script may fail."""
+    context = browser.new_context(viewport={"width": width, "height": height}, **options)
     context.set_default_timeout(TIMEOUT_MS)
     tab = context.new_page()
     urls: list[str] = []
+    errors: list[str] = []
     tab.on("request", lambda request: urls.append(request.url))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.goto(served.address)
     tab.wait_for_selector("#flow-compute-pair")
     yield tab
     context.close()
     assert all(url.startswith((served.address, "data:", "blob:")) for url in urls)
+    assert not errors
+
+
+@pytest.fixture
+def page(browser: Any, served: Served) -> Iterator[Any]:
+    """A browser tab with the page of low limits."""
+    with browsing(browser, served) as tab:
+        yield tab
+
+
+@pytest.fixture
+def local_page(browser: Any, local: Served) -> Iterator[Any]:
+    """A browser tab with the page without limits."""
+    with browsing(browser, local) as tab:
+        yield tab
 
 
 @pytest.fixture

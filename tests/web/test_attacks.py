@@ -22,9 +22,13 @@ pytestmark = pytest.mark.web
 
 FILES = {"image", "video"}
 """Types of components whose value is a file."""
+NUM_FILE_EVENTS, NUM_HTML_EVENTS, NUM_EXAMPLES = 16, 7, 21
+"""Events of all tabs that take a file, those that also take boxes or a span, and examples."""
+IMAGE_TYPES = ["image", "number", "radio", "state", "state"]
+"""Inputs of the depth of an image."""
 UPLOAD = {"meta": {"_type": "gradio.FileData"}}
 VALUES = {"number": 0, "slider": 1, "checkbox": False, "state": None, "html": [[2, 2, 20, 20]]}
-"""A value for each other type of component."""
+"""A value for each other type of component; for a trim control it is None."""
 
 
 def file_events(server: Any) -> Iterator[tuple[int, list[str], list[Any]]]:
@@ -35,7 +39,9 @@ def file_events(server: Any) -> Iterator[tuple[int, list[str], list[Any]]]:
         given = [components[number] for number in event["inputs"]]
         types = [each["type"] for each in given]
         if FILES & set(types):
-            yield event["id"], types, [VALUES.get(each["type"], each["props"].get("value")) for each in given]
+            trims = [str(each["props"].get("elem_id")).endswith("-trim") for each in given]
+            values = [VALUES.get(each["type"], each["props"].get("value")) for each in given]
+            yield event["id"], types, [None if trim else value for trim, value in zip(trims, values, strict=True)]
 
 
 def completed(server: Any, number: int, data: list[Any]) -> dict[str, Any]:
@@ -113,7 +119,7 @@ def test_no_tab_opens_a_path_that_is_not_an_upload(
         return str(inside)
 
     events = list(file_events(served))
-    assert len(events) == 9  # of five tabs
+    assert len(events) == NUM_FILE_EVENTS
     for number, types, values in events:
         data = [{"path": forged(t), **meta} if t in FILES else v for t, v in zip(types, values, strict=True)]
         ended = completed(served, number, data)
@@ -130,23 +136,27 @@ def test_an_upload_is_opened(served: Any, secrets: dict[str, Path]) -> None:
         assert ended["success"] is True, (types, ended)
         assert "pf-error" not in json.dumps(ended)
     number = next(number for number, types, _ in file_events(served) if "image" in types)
-    gone = completed(served, number, [{"path": f"{paths['image']}.gone"}] * 3)
+    gone = completed(served, number, [{"path": f"{paths['image']}.gone"}] * 4)
     assert "choose it again" in gone["output"]["error"]
 
 
 def test_examples_of_the_page_are_opened(served: Any) -> None:
     page = served.config()
     types = {each["id"]: each["type"] for each in page["components"]}
-    takers = list(file_events(served))
-    examples = [event for event in page["dependencies"] if not event["inputs"]]
-    assert len(examples) == 9  # of five tabs
+    takers = [event for event in file_events(served) if "state" in event[1]]  # the computations
+    examples = [
+        event
+        for event in page["dependencies"]
+        if not event["inputs"] and event["outputs"] and {types[number] for number in event["outputs"]} <= FILES
+    ]
+    assert len(examples) == NUM_EXAMPLES
     for event in examples:
         offered = completed(served, event["id"], [])["output"]["data"]
         kinds = [types[number] for number in event["outputs"]]
         number, given, values = next(each for each in takers if [t for t in each[1] if t in FILES] == kinds)
         data = [*offered, *values[len(offered) :]]
         ended = completed(served, number, data)
-        assert ended["success"] is True, (given, ended)
+        assert ended["success"] is True and "choose it again" not in json.dumps(ended), (given, ended)
 
 
 def test_states_of_the_page_cannot_be_sent(served: Any, secrets: dict[str, Path]) -> None:
@@ -167,11 +177,30 @@ def test_states_of_the_page_cannot_be_sent(served: Any, secrets: dict[str, Path]
 
 
 def test_boxes_that_hold_a_file_are_refused(served: Any, secrets: dict[str, Path]) -> None:
-    (number,) = (number for number, types, _ in file_events(served) if "html" in types)
+    events = [(number, types) for number, types, _ in file_events(served) if "html" in types]
+    assert len(events) == NUM_HTML_EVENTS
     clip = {"path": uploaded(served, secrets["video"]), **UPLOAD}
-    for forged in ({"path": str(secrets["image"])}, [[{"a": {"path": str(secrets["image"]), **UPLOAD}}]]):
-        ended = completed(served, number, [clip, forged, None])
-        assert ended["success"] is False and "choose it again" in ended["output"]["error"]
+    for number, types in events:
+        for forged in ({"path": str(secrets["image"])}, [[{"a": {"path": str(secrets["image"]), **UPLOAD}}]]):
+            given = {"video": clip, "html": forged, "slider": 1, "radio": "any", "number": 0, "checkbox": False}
+            ended = completed(served, number, [given.get(kind) for kind in types])
+            assert ended["success"] is False and "choose it again" in ended["output"]["error"]
+
+
+@pytest.mark.parametrize(
+    "span", [[5], [2, 1], [None, 0], [-1, 1], ["0", "1"], [0, 1e999], [[0], [1]], {}, "0,1", 7, [0, 1, 2], [True, None]]
+)
+def test_forged_spans_of_a_clip_give_a_message(served: Any, secrets: dict[str, Path], span: Any) -> None:
+    clip = {"path": uploaded(served, secrets["video"]), **UPLOAD}
+    number, types, values = next(
+        event
+        for event in file_events(served)
+        if event[1] == ["video", "html", "state"]  # flow of a clip
+    )
+    data = [{"video": clip, "html": span}.get(kind, value) for kind, value in zip(types, values, strict=True)]
+    ended = completed(served, number, data)
+    assert ended["success"] is True
+    assert "pf-error" in json.dumps(ended) or span == [True, None]
 
 
 @pytest.mark.parametrize(
@@ -305,8 +334,8 @@ def test_the_page_contains_no_path_of_the_server(served: Any) -> None:
     for path in ("/", "/config"):
         text = served.request("GET", path).body.decode()
         assert [each for each in private if f'"{each}' in text or f"/{each}/" in text] == []
-    (number,) = (number for number, types, _ in file_events(served) if types == ["image", "number", "radio", "state"])
-    for data in ([[], 0, "any", None], [{"path": None}, "x", "any", None], [None, 0, {}, None], []):
+    (number,) = (number for number, types, _ in file_events(served) if types == IMAGE_TYPES)
+    for data in ([[], 0, "any", None, None], [{"path": None}, "x", "any", None, None], [None, 0, {}, None, None], []):
         ended = completed(served, number, data)
         assert [each for each in (*private, "Traceback") if each in json.dumps(ended)] == []
 
@@ -329,8 +358,8 @@ def test_forty_jobs_at_once_leave_the_page_running(served: Any, tmp_path: Path) 
     pixels = np.random.default_rng(0).integers(0, 256, (280, 280, 3), dtype=np.uint8)
     Image.fromarray(pixels).save(tmp_path / "large.png")
     path, session = uploaded(served, tmp_path / "large.png"), uuid.uuid4().hex
-    (number,) = (number for number, types, _ in file_events(served) if types == ["image", "image", "radio", "state"])
-    body = {"data": [{"path": path}, {"path": path}, "flow", None], "fn_index": number, "session_hash": session}
+    (number,) = (number for number, types, _ in file_events(served) if types[:3] == ["image", "image", "radio"])
+    body = {"data": [{"path": path}, {"path": path}, "flow", None, None], "fn_index": number, "session_hash": session}
     with ThreadPoolExecutor(40) as pool:
         answers = list(pool.map(lambda _: served.request("POST", "/gradio_api/queue/join", body), range(40)))
     refused = [answer for answer in answers if answer.status != 200]
@@ -340,5 +369,5 @@ def test_forty_jobs_at_once_leave_the_page_running(served: Any, tmp_path: Path) 
     connection.request("GET", f"/gradio_api/queue/data?session_hash={session}")
     assert connection.getresponse().readline().startswith(b"data: ")
     connection.close()  # a client that disconnects is removed from the queue
-    empty = [None, None, "flow", None]
+    empty = [None, None, "flow", None, None]
     assert "Choose an image first." in json.dumps(completed(served, number, empty))

@@ -88,7 +88,7 @@ def clip(make_video: Callable[..., Path], tmp_path: Path) -> Path:
 def test_a_canceled_computation_leaves_nothing_and_the_next_one_runs(served: Any, clip: Path, way: str) -> None:
     before = results_of(served)
     client = Client(served.address)
-    event = client.join("flow_clip", [client.upload(clip), None])
+    event = client.join("flow_clip", [client.upload(clip), None, None])
     connection, stream = client.listen()
     wait_for_message(stream, "process_starts")
     assert wait_for(lambda: len(results_of(served) - before) == 1)
@@ -99,7 +99,7 @@ def test_a_canceled_computation_leaves_nothing_and_the_next_one_runs(served: Any
     connection.close()
     assert wait_for(lambda: results_of(served) <= before)
     another = Client(served.address)
-    another.join("flow_clip", [another.upload(clip), None])
+    another.join("flow_clip", [another.upload(clip), None, None])
     connection, stream = another.listen()
     assert wait_for_message(stream, "process_completed")["success"]
     stream.close()

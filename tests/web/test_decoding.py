@@ -25,6 +25,7 @@ from protoformer.loading import load_method
 from protoformer.video import decoding as container_decoding
 from protoformer.video.reader import open_video
 from protoformer.video.writer import VideoWriter
+from protoformer.web.components import first_frame
 from protoformer.web.decoding import clip_writer, decode_clip, decode_image
 from protoformer.web.depth import depth_clip, depth_image
 from protoformer.web.explain import explain_clip, explain_images
@@ -32,7 +33,7 @@ from protoformer.web.flow import flow_clip, flow_pair
 from protoformer.web.job import Job
 from protoformer.web.limits import Deadline, Limits
 from protoformer.web.stabilize import stabilize_clip
-from protoformer.web.track import first_frame, track_clip
+from protoformer.web.track import track_clip
 
 pytest.importorskip("av")
 pytestmark = pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
@@ -241,7 +242,7 @@ def test_a_clip_of_too_many_frames_is_not_decoded_to_its_end(tmp_path: Path, mak
     # The header of a stream of this kind does not say how many there are.
     path = make_video(tmp_path / "a.ts", [noise(n) for n in range(30)], "mpeg2video")
     with (
-        pytest.raises(InputError, match="has more than 8 frames, the limit of this page; cut it shorter"),
+        pytest.raises(InputError, match="has more than 8 frames, the limit of this page; select a shorter part"),
         decode_clip(LIMITS, path, Deadline(60)),
     ):
         pass

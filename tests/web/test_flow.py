@@ -122,11 +122,11 @@ def test_two_images_give_the_same_flow_as_the_library(page: Any, two_images: tup
 
 
 @pytest.mark.web
-def test_another_example_changes_the_picture(page: Any) -> None:
-    seen = set()
-    for name in ("A street", "Flying objects"):
+def test_another_example_changes_the_picture(local_page: Any) -> None:
+    page, seen = local_page, set()
+    for name in ("Street (rendered)", "Cockatoo"):
         before = page.get_attribute("#flow-first img", "src") if seen else None
-        page.get_by_role("button", name=name).click()
+        page.get_by_role("button", name=name).locator("visible=true").click()
         page.wait_for_function(
             "old => (document.querySelector('#flow-first img') || {src: old}).src !== old", arg=before or ""
         )
@@ -184,5 +184,5 @@ def test_uploads_over_a_limit_are_refused_with_a_message(
     page.set_input_files("#flow-clip input[type=file]", str(long))
     page.wait_for_selector("#flow-clip video")
     page.click("#flow-compute-clip")
-    page.get_by_text("long.mp4 has more than 6 frames, the limit of this page; cut it shorter.").wait_for()
+    page.get_by_text("long.mp4 has more than 6 frames, the limit of this page; select a shorter part.").wait_for()
     assert not page.is_visible("#flow-viewer img.flow")

@@ -43,7 +43,7 @@ def test_the_page_stabilizes_a_clip(
     page.get_by_role("tab", name="Stabilize").click()
     page.set_input_files("#stabilize-clip input[type=file]", str(clip))
     page.wait_for_selector("#stabilize-clip video")
-    page.click("#stabilize-compute")
+    page.click("#stabilize-compute-clip")
     page.get_by_text("6 frames of 128x96 pixels").wait_for()
     page.wait_for_selector("#stabilize-video video")
     page.wait_for_selector("#stabilize-viewer svg")

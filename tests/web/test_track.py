@@ -12,10 +12,11 @@ import pytest
 from protoformer.errors import InputError
 from protoformer.loading import load_method
 from protoformer.video.reader import open_video
+from protoformer.web.components import first_frame
 from protoformer.web.job import Job
 from protoformer.web.limits import Limits
 from protoformer.web.results import load_view
-from protoformer.web.track import first_frame, track_clip
+from protoformer.web.track import track_clip
 
 LIMITS = Limits(max_megabytes=10, max_pixels=20_000, max_frames=5, max_seconds=60, max_jobs=1)
 BOX = (20, 30, 24, 24)
@@ -87,11 +88,11 @@ def test_drawn_boxes_are_tracked(
 ) -> None:
     clip = make_video(tmp_path / "clip.mp4", moving_pattern(6))
     page.get_by_role("tab", name="Track").click()
-    page.click("#track-compute")
+    page.click("#track-compute-clip")
     page.get_by_text("Choose a clip first.").wait_for()
     page.set_input_files("#track-clip input[type=file]", str(clip))
     page.wait_for_selector("#track-picker .stage img")
-    page.click("#track-compute")
+    page.click("#track-compute-clip")
     page.get_by_text("Draw a box around a target in the first frame").wait_for()
     drag(page, (90, 10, 20, 20))
     page.get_by_text("1 box; the last is 90,10,20,20").wait_for()
@@ -100,7 +101,7 @@ def test_drawn_boxes_are_tracked(
     drag(page, (20, 30, 24, 24))
     drag(page, (80, 60, 20, 20))
     page.get_by_text("2 boxes; the last is 80,60,20,20").wait_for()
-    page.click("#track-compute")
+    page.click("#track-compute-clip")
     page.get_by_text("6 frames of 128x96 pixels, 2 targets, never lost.").wait_for()
     page.wait_for_selector("#track-video video")
     assert "target 1  x = 20.0  y = 30.0  w = 24.0  h = 24.0 px" in page.inner_text("#track-viewer pre")

@@ -42,6 +42,7 @@ from protoformer.cli.options import (
 from protoformer.cli.terminal import print_json, progress_bar
 from protoformer.errors import InputError
 from protoformer.flow.drawing import FlowPainter, arrow_factor
+from protoformer.flow.predictor import FAST
 from protoformer.flow.result import FlowResult, flow_format
 from protoformer.flow.tiling import FlowPlan, TileSize, plan_flow
 from protoformer.flow.video import FlowFrame
@@ -254,6 +255,10 @@ def flow(
         bool, typer.Option("--warm-start", help="Video: initialize each pair with the previous flow.")
     ] = False,
     precision: PrecisionOption = None,
+    fast: Annotated[
+        bool,
+        typer.Option("--fast", help="Half the resolution, 4 updates and bfloat16: several times as fast, less detail."),
+    ] = False,
     drop: DropOption = None,
     timeout: TimeoutOption = None,
 ) -> None:
@@ -261,17 +266,19 @@ def flow(
 
     Example: `protoformer flow frame1.png frame2.png -o motion.flo -o motion.png`
 
-    Example: `protoformer flow clip.mp4 -o motion.mp4 --side-by-side`
+    Example: `protoformer flow clip.mp4 -o motion.mp4 --side-by-side --fast`
 
     Example: `protoformer flow udp://0.0.0.0:5000 -o motion.mp4 --end 60`
     """
-    inference = {
+    inference: dict[str, Any] = {
         "num_updates": num_updates,
         "tile": parse_tile(tile, TILES),
         "memory": parse_memory(memory),
         "zoom": parse_zoom(zoom),
         "precision": cast(Precision | None, precision),
     }
+    if fast:
+        inference |= FAST | {name: value for name, value in inference.items() if value is not None}
     if second is not None:
         span = {"start": start, "end": end, "frame_step": frame_step, "fps": fps}
         drawing = {"side_by_side": side_by_side, "arrows": arrows, "save_flo": save_flo, "scale": scale}

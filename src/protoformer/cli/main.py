@@ -37,13 +37,19 @@ COMMANDS = {
         "explain", "Show the prototypes of images or a video, on an interactive page or as a video."
     ),
     "stabilize": LazyCommand("stabilize", "Stabilize a shaky video; sound, times and size are kept.", takes_clip=True),
-    "segment": LazyCommand("segment", "Segment what moves on its own in a video.", takes_clip=True),
+    "segment": LazyCommand(
+        "segment",
+        "Segment what moves on its own in a video: one mask per object, with the same number in every frame.",
+        takes_clip=True,
+    ),
     "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
     "demo": LazyCommand("demo", "Run all tasks on built-in scenes and write one html page."),
     "synth": LazyCommand("synth", "Render synthetic scenes with exact ground truth."),
     "train": LazyCommand("train", "Train a network by a recipe; the same command resumes a stopped run."),
     "ablate": LazyCommand(
-        "ablate", "Train the paper's ablation tables: every variant with the same budget, seeds and data."
+        "ablate",
+        "Train the paper's ablation tables, and some that it lacks: every variant with the same budget, seeds and "
+        "data.",
     ),
     "export": LazyCommand("export", "Export a network to ONNX or torch.export, and check the file against it."),
     "serve": LazyCommand("serve", "Serve a web page for all tasks, on this machine only unless --host is given."),
@@ -115,8 +121,28 @@ for _name, _entry in COMMANDS.items():
     _add_stub(app, _name, _entry.summary)
 
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+"""Environment variables by which torch, numpy and OpenCV choose their number of threads when they are imported."""
+
+
+def _limit_threads(count: int | None) -> int | None:
+    """Limit the threads of this process and of its worker processes."""
+    if count is not None:
+        os.environ.update(dict.fromkeys(THREAD_VARIABLES, str(count)))
+    return count
+
+
 @app.callback(invoke_without_command=True)
-def about(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def about(
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+    threads: int | None = typer.Option(
+        None,
+        min=1,
+        is_eager=True,  # before the command is imported, and torch with it
+        callback=_limit_threads,
+        help="Threads of each process, before the command: protoformer --threads 1 flow ... [default: one per core]",
+    ),
+) -> None:
     """Optical flow, depth, tracking, stabilization and segmentation with a prototype-based encoder."""
     if version:
         from protoformer import __version__

@@ -7,7 +7,6 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from protoformer.datasets.registry import DATASETS
 from protoformer.depth.result import DepthRange
 from protoformer.errors import InputError
 from protoformer.flow.tiling import MAX_ZOOM, MIN_OVERLAP, MIN_ZOOM, TileSize
@@ -94,6 +93,8 @@ def parse_key_values(pairs: list[str] | None) -> dict[str, Any]:
 
 def check_dataset_task(dataset: str, task: str) -> None:
     """Raise `InputError` for a dataset of another task; unknown datasets are rejected by `open_dataset`."""
+    from protoformer.datasets.registry import DATASETS  # other commands do without the datasets
+
     if dataset in DATASETS and DATASETS[dataset].task != task:
         names = ", ".join(each.name for each in DATASETS.values() if each.task == task)
         raise InputError(f"{dataset} is a dataset of {DATASETS[dataset].task}, not of {task}; choose one of {names}.")

@@ -14,7 +14,7 @@ import typer
 from protoformer.cli.terminal import interruptible
 from protoformer.web.access import AllowedHosts, choose_credentials, is_loopback
 from protoformer.web.components import prepare_gradio
-from protoformer.web.limits import Limits
+from protoformer.web.limits import LOCAL_LIMITS, PUBLIC_LIMITS
 from protoformer.web.site import Site
 
 
@@ -32,10 +32,25 @@ def serve(
         str, typer.Option(help="Tracking model; without packaged weights, a baseline by default.")
     ] = "track",
     stabilize_model: Annotated[str, typer.Option(help="Stabilization model.")] = "stabilize",
-    max_mb: Annotated[float, typer.Option(help="Maximum size of a file, MB.", min=0.001)] = 200,
-    max_pixels: Annotated[int, typer.Option(help="Maximum number of pixels of an image or a frame.", min=1)] = 2**21,
-    max_frames: Annotated[int, typer.Option(help="Maximum number of frames of a video.", min=2)] = 120,
-    max_seconds: Annotated[float, typer.Option(help="Time limit of a computation, seconds.", min=0.001)] = 120,
+    max_mb: Annotated[
+        float | None,
+        typer.Option(help="Maximum size of a file, MB. [default: 200; 2000 on this machine only]", min=0.001),
+    ] = None,
+    max_pixels: Annotated[
+        int | None,
+        typer.Option(
+            help="Maximum number of pixels of an image or a frame. [default: 2097152; 16777216 on this machine only]",
+            min=1,
+        ),
+    ] = None,
+    max_frames: Annotated[
+        int | None,
+        typer.Option(help="Maximum number of frames of a video. [default: 120; none on this machine only]", min=2),
+    ] = None,
+    max_seconds: Annotated[
+        float | None,
+        typer.Option(help="Time limit of a computation, seconds. [default: 120; none on this machine only]", min=0.001),
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Number of concurrent computations; others wait.", min=1)] = 1,
     auth: Annotated[
         str | None,
@@ -63,7 +78,8 @@ def serve(
     names = tuple(allowed_host or ())
     AllowedHosts(host, names)  # rejects invalid names before the models are loaded
     credentials = choose_credentials(auth, auth_file, no_auth, host, names)
-    limits = Limits(max_mb, max_pixels, max_frames, max_seconds, jobs)
+    local = all(is_loopback(name) for name in (host, *names))
+    limits = (LOCAL_LIMITS if local else PUBLIC_LIMITS).override(max_mb, max_pixels, max_frames, max_seconds, jobs)
     with interruptible(_report_end), _temporary_folder() as folder:
         site = Site(model, folder, limits, depth_model, track_model, stabilize_model)
         prepare_gradio(site.served)

@@ -166,9 +166,9 @@ def stabilize(
         ),
     ] = None,
     scores: Annotated[
-        bool | None,
-        typer.Option(help="Measure the stability before and after, which takes time. [default: scores; live: none]"),
-    ] = None,
+        bool,
+        typer.Option(help="Also measure the stability before and after, which takes longer than stabilizing."),
+    ] = False,
     model: ModelOption = STABILIZATION_MODEL,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
@@ -183,7 +183,7 @@ def stabilize(
 
     Example: `protoformer stabilize clip.mp4 -o stable.mp4 --side-by-side`
 
-    Example: `protoformer stabilize clip.mp4 --crop 0.85 --tripod`
+    Example: `protoformer stabilize clip.mp4 --crop 0.85 --tripod --scores`
 
     Example: `protoformer stabilize 0 -o stable.mp4 --delay 10 --end 60`
     """
@@ -200,7 +200,7 @@ def stabilize(
     writer = make_video_writer([output], None, video, frame_step=1)
     regressor = live_regressor(model) if regressor is None and delay is not None else regressor
     predictor = load_stabilizer(model, regressor, device)
-    meter = _ClipScores() if scores is not False else None
+    meter = _ClipScores() if scores else None
     start_time = time.perf_counter()
 
     def on_result(frame: StabilizedFrame, _: Pixels | None) -> None:

@@ -44,6 +44,9 @@ from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.report import SummaryRepr, predictor_summary
 
+FAST: dict[str, Any] = {"num_updates": 4, "zoom": 0.5, "precision": "auto"}
+"""Options of `FlowPredictor.flow` and `flow_video` for several times the speed and less detail."""
+
 
 @dataclass(frozen=True, eq=False)
 class _FlowOptions:
@@ -141,7 +144,7 @@ class FlowPredictor(NetworkPredictor, SummaryRepr):
         else:
             # Forward and backward flow of tiles run one after the other.
             pairs = 2 if occlusion and return_prototypes else 1
-            plan = plan_flow(size, self.network.config, self.device, tile, memory, zoom=zoom, pairs=pairs)
+            plan = plan_flow(size, self.network.config, self.device, tile, memory, half=half, zoom=zoom, pairs=pairs)
             if plan.tile is not None and return_prototypes:
                 raise InputError("prototypes are not available for tiled images; leave out prototypes or tiles.")
             options = replace(options, low_memory=plan.low_memory if low_memory is None else low_memory)

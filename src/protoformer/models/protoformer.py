@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from protoformer.errors import InputError
 from protoformer.geometry.motion_fields import Trajectories
+from protoformer.io.files import write_atomically
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES, Encoder, EncoderOutput
 from protoformer.models.heads.depth import DepthHead, DepthPrediction, depth_padding
@@ -213,6 +214,10 @@ class ProtoFormer(
         """
         with torch.no_grad():
             features = self._encode_cells("stabilize", frames).features[-1]
+        return self.predict_warps(features, trajectories)
+
+    def predict_warps(self, features: Tensor, trajectories: Trajectories) -> StabilizationPrediction:
+        """Predict warps as `stabilize`, from features of the encoder at 1/8, B x C x h x w."""
         prediction: StabilizationPrediction = self._head("stabilize")(features, trajectories)
         return prediction
 
@@ -266,7 +271,7 @@ class ProtoFormer(
 
         save_weights(self, save_directory / WEIGHTS_NAME, self.trained)
         text = json.dumps(self.config.as_dict(), indent=2) + "\n"
-        (save_directory / "config.json").write_text(text, encoding="utf-8")
+        write_atomically(save_directory / "config.json", text.encode())
 
 
 def build_network(config: ModelConfig, *tasks: str, separate_encoders: Iterable[str] = ()) -> ProtoFormer:

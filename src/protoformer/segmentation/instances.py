@@ -30,6 +30,8 @@ MIN_OVERLAP = 0.25
 """Fraction of a piece, or of a moved object, from which on they belong together."""
 MIN_PART, MIN_CONTACT = 0.1, 4
 """Smallest part, as a fraction of its piece, and shortest border, pixels, at which a piece is divided by motion."""
+MIN_CORE = 0.25
+"""Fraction of a part that an erosion by two pixels must leave; fringes of blurred flow at a border are no objects."""
 MIN_JUMP, RELATIVE_JUMP = 0.75, 0.5
 """Parts are different objects if their motions at the border differ by MIN_JUMP pixels and RELATIVE_JUMP times the
 motion of the slower one; limbs of one body move alike at the joint."""
@@ -101,12 +103,21 @@ class InstanceTracker:
             if not own:
                 own = [self.next_number]
                 self.next_number += 1
+            if len(own) > 1 and moved is not None:
+                solid = [number for number in own if _is_solid(inside & (moved == number))]
+                own = solid or own[:1]
             if len(own) == 1:
                 output[inside] = own[0]
             else:
                 assert moved is not None
                 output[inside] = nearest_label(np.where(inside & np.isin(moved, own), moved, 0))[inside]
         return output
+
+
+def _is_solid(mask: npt.NDArray[np.bool_]) -> bool:
+    """Return whether a mask, h x w, is more than a fringe: objects survive an erosion, strips along borders not."""
+    eroded = cv2.erode(mask.astype(np.uint8), np.ones((5, 5), np.uint8))
+    return bool(eroded.sum() >= MIN_CORE * mask.sum())
 
 
 def remove_specks(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
@@ -157,6 +168,11 @@ def _split_by_motion(mask: npt.NDArray[np.bool_], window: MotionWindow, index: i
         divided = np.where(inside, parts + 1, 0)
         sizes = np.bincount(divided[inside])
         large = np.flatnonzero(sizes >= MIN_PART * inside.sum())
+        large = np.array([number for number in large if _is_solid(divided == number)], np.int64)
+        if len(large) < 2:
+            count += 1
+            output[inside] = count
+            continue
         owner = _join_parts(np.where(np.isin(divided, large), divided, 0).astype(np.int32), large.tolist(), flow[:2])
         output[inside] = count + nearest_label(owner)[inside]
         count += int(owner.max())

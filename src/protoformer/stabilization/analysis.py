@@ -5,23 +5,26 @@ go to a temporary file of a few kilobytes per frame.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice, pairwise
 
 import cv2
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from protoformer.flow.engine import EncodedFrame, FlowEngine
-from protoformer.flow.tiling import FlowPlan
-from protoformer.geometry.motion_fields import CELL, chain_flows
+from protoformer.flow.engine import predict_flow
+from protoformer.geometry.motion_fields import CELL, chain_flows, invert_flow
 from protoformer.geometry.warps import shrink
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
+from protoformer.models.layers import match_layout
 from protoformer.models.protoformer import ProtoFormer
+from protoformer.models.runtime import CudaGraph
 from protoformer.stabilization.camera_motion import Motion, centered_cells, fit_motion
 from protoformer.stabilization.result import FieldFile, StoredField
 from protoformer.video.types import VideoFrame
@@ -99,16 +102,33 @@ class FrameView:
     """A frame prepared for comparison.
 
     Attributes:
-        small: 3 x h x w in [0, 1], the frame at working size.
-        encoded: Features of the flow network.
+        number: Index of the frame in the clip.
+        image: 3 x h x w in [-1, 1], the frame at working size, on the device of the networks.
+        encoded: C x h / 8 x w / 8, features of the flow network.
+        features: C x h / 8 x w / 8, features of the stabilization network; empty if it does not run.
         colors: Color histogram.
         texture: h / 8 x w / 8, 0 to 1.
     """
 
-    small: Tensor
-    encoded: EncodedFrame
+    number: int
+    image: Tensor
+    encoded: Tensor
+    features: Tensor
     colors: StoredField
     texture: StoredField
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """Flows between two frames that were predicted together with those of other pairs.
+
+    Attributes:
+        numbers: Indices of both frames in the clip.
+        flows: As in `FramePair`.
+    """
+
+    numbers: tuple[int, int]
+    flows: Tensor
 
 
 def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
@@ -153,32 +173,59 @@ class MotionAnalyzer:
         self.live = delay is not None
         self.warps = delay is None or network.config.stabilization.window[1] <= delay
         self.working = working_size(size, network.config.stabilization.max_pixels)
-        self._network, self._device, self._half = network, device, half
-        plan = FlowPlan(self.working, self.working, tile=None, batch_size=2, low_memory=False)
-        self._flow = FlowEngine(flow, device, plan, NUM_UPDATES, half)
+        self._network, self._flow, self._device, self._half = network, flow, device, half
+        # The packaged networks share one encoder, so each frame is encoded once for both.
+        self._shares_encoder = _have_same_weights(network.encoder_of("stabilize"), flow.encoder_of("flow"))
+        self._encode: Callable[..., tuple[Tensor, ...]] = self._run_encoders
+        self._decode: Callable[..., tuple[Tensor, ...]] = self._run_decoder
+        if device.type == "cuda":
+            self._encode, self._decode = CudaGraph(self._run_encoders), CudaGraph(self._run_decoder)
         self._centers = centered_cells(self.working[0] // CELL, self.working[1] // CELL, size)
         self._upscale = np.array([size[1] / self.working[1], size[0] / self.working[0]])
+        self._num_frames = 0
+        self._latest: FrameView | None = None
+        self._prepared: list[_Prepared] = []
 
     @property
     def window(self) -> tuple[int, int]:
         """Numbers of frames before and after a frame in the window of the network."""
         return self._network.config.stabilization.window
 
-    def encode_frame(self, frame: VideoFrame) -> FrameView | None:
-        """Prepare a frame for comparison; None if it is blank."""
-        small = _resize(to_float(frame.pixels)[None], self.working)[0]
-        image = np.ascontiguousarray((255 * small).byte().permute(1, 2, 0).numpy())
-        gray = np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
-        if gray.std() < BLANK_STD:
-            return None
-        (encoded,) = self._flow.encode([small])
-        return FrameView(small, encoded, _color_histogram(image), _texture(gray))
+    @cached_property
+    def blank_features(self) -> Tensor:
+        """Features of a black frame for the stabilization network, C x h / 8 x w / 8."""
+        return self._encode(torch.full((1, 3, *self.working), -1.0, device=self._device))[1][0]
+
+    def encode_frames(self, frames: Sequence[VideoFrame]) -> list[FrameView | None]:
+        """Prepare the next frames of the clip for comparison, and predict the flows between neighbors.
+
+        Args:
+            frames: The frames; several at a time take less time.
+
+        Returns:
+            One view per frame; None if the frame is blank.
+        """
+        smalls = torch.cat([_resize(frame.pixels[None], self.working) for frame in frames])
+        arrays = (255 * smalls).byte().permute(0, 2, 3, 1).numpy()
+        grays = [np.asarray(cv2.cvtColor(array, cv2.COLOR_RGB2GRAY), np.uint8) for array in arrays]
+        kept = [index for index, gray in enumerate(grays) if gray.std() >= BLANK_STD]
+        views: list[FrameView | None] = [None] * len(frames)
+        if kept:
+            images = normalize_images(smalls[kept]).to(self._device)
+            for index, image, encoded, features in zip(kept, images, *self._encode(images), strict=True):
+                colors, texture = _color_histogram(arrays[index]), _texture(grays[index])
+                views[index] = FrameView(self._num_frames + index, image, encoded, features, colors, texture)
+        self._num_frames += len(frames)
+        textured = [view for view in (self._latest, *views) if view is not None]
+        self._prepared = self._predict_flows(list(pairwise(textured)))
+        self._latest = textured[-1] if textured else None
+        return views
 
     def match_frames(self, before: FrameView, after: FrameView) -> FramePair | None:
         """Estimate the motion from a frame to another; None if there is a cut between them."""
-        pairs = [(before.encoded, after.encoded), (after.encoded, before.encoded)]
-        flows = torch.stack([F.avg_pool2d(flow[None], CELL)[0] for flow in self._flow.flows(pairs)])
-        flows[:, 2] *= torch.from_numpy(np.stack((before.texture, after.texture)))
+        numbers = (before.number, after.number)
+        prepared = next((each for each in self._prepared if each.numbers == numbers), None)
+        flows = (prepared or self._predict_flows([(before, after)])[0]).flows
         forward = flows[0].double().numpy()
         shifts = forward[0] * self._upscale[0] + 1j * forward[1] * self._upscale[1]
         motion = fit_motion(self._centers.ravel(), shifts.ravel(), forward[2].ravel())
@@ -195,30 +242,68 @@ class MotionAnalyzer:
         pair = self.match_frames(before, after)
         return pair is None or pair.motion.inlier_fraction < BLUR_INLIERS
 
-    def local_warps(self, smalls: list[Tensor], flows: Mapping[int, Tensor], indices: list[int]) -> list[StoredField]:
+    def local_warps(
+        self, features: Sequence[Tensor], flows: Mapping[int, Tensor], indices: list[int]
+    ) -> list[StoredField]:
         """Predict warps and subtract the nearest similarities.
 
         Args:
-            smalls: Frames at working size, 3 x h x w each.
+            features: Features of the frames for the stabilization network, C x h x w each.
             flows: Flows around them, as in `FramePair`, by index of their first frame in the shot.
-            indices: Indices of the frames in the shot.
+            indices: Indices of the frames in the shot, consecutive.
 
         Returns:
             One field per frame, 2 x h x w, pixels of the full frame.
         """
         past, future = self.window
-        windows = torch.stack([self._window_flows(flows, index, past, future) for index in indices]).to(self._device)
+        zeros = torch.zeros(2, 3, *self._centers.shape, dtype=torch.float32)  # outside the shot
+        numbers = range(indices[0] - past, indices[-1] + future)
+        track = torch.stack([flows.get(number, zeros) for number in numbers]).to(self._device)
+        # Windows of consecutive frames overlap, so they are views of one track: B x T - 1 x 2 x 3 x h x w.
+        windows = track.unfold(0, past + future, 1).movedim(-1, 1)
         forward, backward = windows[:, :, 0], windows[:, :, 1]
         trajectories = chain_flows(forward[:, :, :2], backward[:, :, :2], forward[:, :, 2:], backward[:, :, 2:], past)
-        images = normalize_images(torch.stack(smalls)).to(self._device)
-        with torch.no_grad(), torch.autocast(self._device.type, torch.bfloat16, enabled=self._half):
-            warps = self._network.stabilize(images, trajectories).warps[-1].float().cpu().double().numpy()
-        return [self._subtract_similarity(warp) for warp in warps]
+        with torch.no_grad(), self._autocast():
+            warps = self._network.predict_warps(torch.stack(tuple(features)), trajectories).warps[-1]
+        return [self._subtract_similarity(warp) for warp in warps.float().cpu().double().numpy()]
 
-    def _window_flows(self, flows: Mapping[int, Tensor], index: int, past: int, future: int) -> Tensor:
-        """Stack the flows around a frame, T - 1 x 2 x 3 x h x w; zero outside the shot."""
-        zeros = torch.zeros(2, 3, *self._centers.shape, dtype=torch.float32)
-        return torch.stack([flows.get(number, zeros) for number in range(index - past, index + future)])
+    def _predict_flows(self, pairs: list[tuple[FrameView, FrameView]]) -> list[_Prepared]:
+        """Predict the flows of pairs of frames, weighted by their texture."""
+        if not pairs:
+            return []
+        images = torch.stack([before.image for before, _ in pairs])
+        encoded = (torch.stack([pair[index].encoded for pair in pairs]) for index in (0, 1))
+        (forward,) = self._decode(images, *encoded)
+        forward = forward.cpu()
+        # The inverse costs a fraction of a second pass of the network.
+        backward = torch.cat(invert_flow(forward[:, :2], forward[:, 2:]), dim=1)
+        for flows, index in ((forward, 0), (backward, 1)):
+            flows[:, 2] *= torch.from_numpy(np.stack([pair[index].texture for pair in pairs]))
+        both = torch.stack((forward, backward), dim=1)
+        numbers = [(before.number, after.number) for before, after in pairs]
+        # Copied, so that flows which are kept do not keep those of other pairs.
+        return [_Prepared(pair, flows.clone()) for pair, flows in zip(numbers, both, strict=True)]
+
+    @torch.no_grad()
+    def _run_encoders(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Return the features of images for the flow network and for the stabilization network."""
+        images = match_layout(images)
+        with self._autocast():
+            encoded = self._flow.encode_frame(images)
+            if not self.warps:
+                return encoded, encoded[:, :0]
+            own = encoded if self._shares_encoder else self._network.encoder_of("stabilize")(images).features[-1]
+            return encoded, own
+
+    @torch.no_grad()
+    def _run_decoder(self, images: Tensor, features1: Tensor, features2: Tensor) -> tuple[Tensor, ...]:
+        """Return flow in pixels and confidence in each cell, B x 3 x h / 8 x w / 8."""
+        with self._autocast():
+            prediction = self._flow.decode_flow(images, features1, features2, NUM_UPDATES, upsampled=False)
+        return (predict_flow(prediction),)
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=self._half)
 
     def _subtract_similarity(self, warp: npt.NDArray[np.float64]) -> StoredField:
         """Subtract the nearest similarity from a warp and limit what is left."""
@@ -244,13 +329,14 @@ class ShotBuilder:
         self._flows: dict[int, Tensor] = {}
         """By index of their first frame in the shot."""
         self._pending: deque[Tensor] = deque()
+        """Features of the frames that have not been processed."""
         self._num_done = 0
 
-    def add(self, small: Tensor, pair: FramePair | None) -> None:
+    def add(self, features: Tensor, pair: FramePair | None) -> None:
         """Add the next frame.
 
         Args:
-            small: Frame at working size, 3 x h x w.
+            features: Features of the frame for the stabilization network, C x h x w.
             pair: Motion from the previous frame; None for the first.
         """
         if pair is not None:
@@ -259,7 +345,7 @@ class ShotBuilder:
             self._motions.append(pair.motion)
         if not self._analyzer.warps:
             return
-        self._pending.append(small)
+        self._pending.append(features)
         if len(self._pending) >= self._analyzer.window[1] + BATCH_SIZE:
             self._process(BATCH_SIZE)
 
@@ -270,9 +356,9 @@ class ShotBuilder:
         return Shot(self._first, tuple(self._motions))
 
     def _process(self, count: int) -> None:
-        smalls = [self._pending.popleft() for _ in range(count)]
+        features = [self._pending.popleft() for _ in range(count)]
         indices = list(range(self._num_done, self._num_done + count))
-        self._analyzer.fields.extend(self._analyzer.local_warps(smalls, self._flows, indices))
+        self._analyzer.fields.extend(self._analyzer.local_warps(features, self._flows, indices))
         self._num_done += count
         oldest = max(0, indices[0] - self._analyzer.window[0])
         for index in range(max(0, oldest - BATCH_SIZE), oldest):  # no later window needs these
@@ -293,10 +379,10 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iter
     latest: FrameView | None = None
     blanks: list[Tensor] = []
     number = -1
-    for number, (small, view) in enumerate(_iter_views(analyzer, frames)):
+    for number, (features, view) in enumerate(_iter_views(analyzer, frames)):
         if view is None:
             yield number
-            blanks.append(small)
+            blanks.append(features)
             continue
         pair = None if latest is None else analyzer.match_frames(latest, view)
         if builder is not None and pair is None and latest is not None:
@@ -307,10 +393,10 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iter
             builder = ShotBuilder(analyzer, number - len(blanks) if latest is None else number)
             if latest is None:
                 _add_leading_blanks(builder, blanks, analyzer)
-            builder.add(view.small, _no_motion(analyzer) if blanks and latest is None else None)
+            builder.add(features, _no_motion(analyzer) if blanks and latest is None else None)
         else:
             part = _add_bridged(builder, blanks, pair, analyzer)
-            builder.add(view.small, part)
+            builder.add(features, part)
         latest, blanks = view, []
     if number < 0:
         return
@@ -323,32 +409,41 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iter
 
 
 def _iter_views(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
-    """Yield every frame at working size with its view; None if the frame is bridged.
+    """Yield the features of every frame with its view; None if the frame is bridged.
 
     A frame is bridged if it is blank or part of a short blur. Whether a blur is short shows a few frames later, so
     frames are held back; in live mode it is assumed to be short.
     """
-    blank = torch.zeros(1, dtype=torch.float32).expand(3, *analyzer.working)
+
+    def features_of(view: FrameView | None) -> Tensor:
+        return analyzer.blank_features if view is None else view.features
+
     sharp: FrameView | None = None
     held: list[FrameView | None] = []
-    for frame in frames:
-        view = analyzer.encode_frame(frame)
+    for view in _encode_in_batches(analyzer, frames):
         is_blurred = view is not None and sharp is not None and analyzer.is_blurred(sharp, view)
         num_blurred = sum(each is not None for each in held)
         if view is None or (is_blurred and num_blurred < MAX_BLURRED):
             held.append(view)
             if analyzer.live:
-                yield blank if view is None else view.small, None
+                yield features_of(view), None
             continue
         if not analyzer.live:
             recovered = (
                 num_blurred and not is_blurred and sharp is not None and analyzer.match_frames(sharp, view) is not None
             )
-            yield from ((blank if each is None else each.small, None if recovered else each) for each in held)
-        yield view.small, view
+            yield from ((features_of(each), None if recovered else each) for each in held)
+        yield view.features, view
         sharp, held = view, []
     if not analyzer.live:
-        yield from ((blank if each is None else each.small, each) for each in held)
+        yield from ((features_of(each), each) for each in held)
+
+
+def _encode_in_batches(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[FrameView | None]:
+    """Yield the view of every frame; in live mode frames are not held back to make batches."""
+    iterator, size = iter(frames), 1 if analyzer.live else BATCH_SIZE
+    while batch := list(islice(iterator, size)):
+        yield from analyzer.encode_frames(batch)
 
 
 def _add_leading_blanks(builder: ShotBuilder, blanks: list[Tensor], analyzer: MotionAnalyzer) -> None:
@@ -384,11 +479,25 @@ def _no_motion(analyzer: MotionAnalyzer) -> FramePair:
     return FramePair(Motion(1 + 0j, 0j, 0.0), torch.zeros(2, 3, rows, columns, dtype=torch.float32))
 
 
-def _resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize images; small ones are enlarged to the minimum size of the networks."""
-    if images.shape[2] >= size[0] and images.shape[3] >= size[1]:
-        return shrink(images, size)
-    return F.interpolate(images, size, mode="bilinear").clamp(0, 1)
+def _have_same_weights(one: nn.Module, two: nn.Module) -> bool:
+    weights1, weights2 = one.state_dict(), two.state_dict()
+    return weights1.keys() == weights2.keys() and all(
+        weight.shape == weights2[name].shape and torch.equal(weight, weights2[name])
+        for name, weight in weights1.items()
+    )
+
+
+def _resize(image: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize an image, 1 x 3 x H x W, uint8 or float in [0, 1], to float in [0, 1].
+
+    Small images are enlarged to the minimum size of the networks.
+    """
+    if image.shape[2] < size[0] or image.shape[3] < size[1]:
+        return F.interpolate(to_float(image), size, mode="bilinear").clamp(0, 1)
+    if image.dtype != torch.uint8 or image.shape[2:] == size:
+        return shrink(to_float(image), size)
+    # Reduced as bytes, which is several times as fast for large frames; it rounds to gray levels.
+    return to_float(F.interpolate(image, size, mode="bilinear", antialias=True))
 
 
 def _color_histogram(image: npt.NDArray[np.uint8]) -> StoredField:

@@ -34,6 +34,7 @@ from protoformer.stabilization.result import (
     mean_acceleration,
 )
 from protoformer.video.clip import ClipFrames, Source, Span
+from protoformer.video.pipeline import read_ahead
 from protoformer.video.types import DEFAULT_FPS, VideoFrame
 from protoformer.viz.report import SummaryRepr, predictor_summary
 
@@ -185,7 +186,7 @@ class StabilizationPredictor(NetworkPredictor, SummaryRepr):
         Raises:
             InputError: If the source has fewer frames than before.
         """
-        return result.frames(ClipFrames(source, Span(result.times[0], None, 1, fps)))
+        return read_ahead(result.frames(ClipFrames(source, Span(result.times[0], None, 1, fps))))
 
     def stabilize_video(
         self,

@@ -1,7 +1,9 @@
 """The loop that turns a video into a video: predict, draw, write. Shared by all commands, batches and web tabs."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
@@ -53,6 +55,7 @@ class FrameWriter(Output, Protocol):
 
 
 Result = TypeVar("Result", bound=FrameResult)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,30 @@ class PipelineInterrupt(KeyboardInterrupt):
     def __init__(self, outcome: PipelineOutcome) -> None:
         super().__init__()
         self.outcome = outcome
+
+
+_END: Any = object()
+
+
+def read_ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
+    """Compute the items of an iterator in a background thread, at most `count` ahead of the one that is used.
+
+    Decoding, warping and encoding release Python's global lock, so that they overlap. An exception of the iterator is
+    raised where its item would have been.
+    """
+    pending: deque[Future[Item]] = deque()
+    with ThreadPoolExecutor(1) as executor:
+        try:
+            while True:
+                while len(pending) <= count:
+                    pending.append(executor.submit(next, items, _END))
+                item = pending.popleft().result()
+                if item is _END:
+                    return
+                yield item
+        finally:
+            for each in pending:
+                each.cancel()
 
 
 def run_pipeline(

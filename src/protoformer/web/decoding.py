@@ -1,22 +1,23 @@
 """Decoding of uploads in a separate process with limits on memory and time.
 
 An upload may be crafted to crash a decoder, or to make it compute or allocate without end. Therefore the server never
-decodes an upload itself: `decode_child` does, passes the pixels on in an anonymous file, and is killed at the deadline.
-A crash, excessive memory and excessive time each give the client one error message.
+decodes an upload itself: `decode_child` does, passes the pixels on in an anonymous file (images) or a pipe (clips), and
+is killed at the deadline. A crash, excessive memory and excessive time each give the client one error message.
 """
 
 import json
 import os
+import select
 import selectors
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from fractions import Fraction
-from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self, cast
@@ -27,7 +28,7 @@ from protoformer.errors import InputError
 from protoformer.io.image import DecodedImage
 from protoformer.video.types import ImageArray, Video, VideoFrame, VideoInfo
 from protoformer.video.writer import VideoWriter
-from protoformer.web.decode_child import END, MAX_REPORT_BYTES
+from protoformer.web.decode_child import END, HEADER_BYTES, MAX_REPORT_BYTES, STOP
 from protoformer.web.limits import Deadline, Limits
 
 DECODING_BYTES, DECODING_BYTES_PER_PIXEL = 3 * 2**28, 256
@@ -36,6 +37,10 @@ WRITING_BYTES, WRITING_BYTES_PER_PIXEL = 2**31, 1024
 """Memory of a process that writes a clip; an encoder buffers dozens of frames."""
 POLL_SECONDS = 0.05
 """Interval between two checks of the deadline."""
+STALL_SECONDS = 120.0
+"""Longest time that a decoder may take for a frame; without a time limit, nothing else ends one that hangs."""
+TOUCH_SECONDS = 30.0
+"""Interval at which an upload is marked as used."""
 _CHUNK_BYTES = 2**16
 
 Report = dict[str, Any]
@@ -43,43 +48,90 @@ Report = dict[str, Any]
 
 
 class DecodedClip(Video):
-    """A clip whose decoded frames are in an anonymous file.
+    """A clip whose frames a process decodes when they are read.
 
     Args:
-        info: Properties of the upload.
-        timestamps: Number and time, in seconds, of each frame.
-        spool: The file: uint8 HxWx3 frames one after another.
-        report: Report of the decoding process.
+        decoder: The process, which has opened the clip.
+        open_decoder: Starts another one, for two readings at the same time.
+        span: Start and end of the part to process, seconds; None: those of the clip.
 
     Attributes:
         has_audio: Whether the upload has audio. `info.has_audio` is False, so that nothing opens the upload to read it
             in this process.
+        is_stopped: Every reading ends where this function returns True.
     """
 
     def __init__(
-        self, info: VideoInfo, timestamps: list[tuple[int, Fraction]], spool: IO[bytes], report: Report
+        self,
+        decoder: "_ClipDecoder",
+        open_decoder: "Callable[[], _ClipDecoder]",
+        span: tuple[float | None, float | None],
     ) -> None:
-        super().__init__(replace(info, has_audio=False))
-        self.has_audio = info.has_audio
-        self._timestamps, self._spool, self._report = timestamps, spool, report
-        self._lock = threading.Lock()
+        super().__init__(replace(decoder.info, has_audio=False))
+        self.has_audio = decoder.info.has_audio
+        self.is_stopped: Callable[[], bool] = lambda: False
+        self._span, self._count, self._open_decoder = span, decoder.count, open_decoder
+        self._idle, self._closed, self._lock = [decoder], False, threading.Lock()
+
+    @property
+    def span(self) -> dict[str, Any]:
+        """The part to process, as keyword arguments `start` and `end` of predictors."""
+        return dict(zip(("start", "end"), self._span, strict=True))
 
     def __len__(self) -> int:
-        """Return the number of frames."""
-        return len(self._timestamps)
+        """Return the number of frames of the span; 0 if the clip declares neither frames nor a duration.
+
+        It is exact if the number of frames is limited, and otherwise follows from the duration and the frame rate.
+        """
+        info, (start, end) = self.info, self._span
+        if self._count is not None:
+            return self._count
+        if start is None and end is None and info.num_frames is not None:
+            return info.num_frames
+        duration = clip_seconds(info)
+        if duration is None:
+            return 0
+        last = duration if end is None else min(end, duration)
+        return max(1, round((last - (start or 0.0)) * float(info.fps)))
+
+    def close(self) -> None:
+        """Kill all decoders."""
+        with self._lock:
+            self._closed = True
+            for decoder in self._idle:
+                decoder.kill()
 
     def _reading(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
-        self.skipped, self.truncated = int(self._report["skipped"]), bool(self._report["truncated"])
-        inside = [index for index, (_, time) in enumerate(self._timestamps) if start <= float(time) < end]
-        for index in inside[::frame_step]:
-            yield VideoFrame(self._image(index), *self._timestamps[index])
-
-    def _image(self, index: int) -> ImageArray:
-        image = np.empty((*self.info.size, 3), np.uint8)
         with self._lock:
-            self._spool.seek(index * image.nbytes)
-            _read_array(self._spool, image)
-        return image
+            decoder = self._idle.pop() if self._idle else None
+        decoder = decoder or self._open_decoder()
+        try:
+            for frame in decoder.frames(start, end, frame_step):
+                yield frame
+                if self.is_stopped():
+                    break
+            decoder.stop()
+            self.skipped, self.truncated = decoder.skipped, decoder.truncated
+        except GeneratorExit:
+            with suppress(InputError):  # it is killed
+                decoder.stop()
+            raise
+        except BaseException:
+            decoder.kill()
+            raise
+        finally:
+            with self._lock:
+                if self._closed:
+                    decoder.kill()
+                elif decoder.alive:
+                    self._idle.append(decoder)
+
+
+def clip_seconds(info: VideoInfo) -> float | None:
+    """Return the duration of a clip; None if its header declares neither a duration nor a number of frames."""
+    if info.duration is not None:
+        return float(info.duration)
+    return None if info.num_frames is None else float(info.num_frames / info.fps)
 
 
 def decode_image(limits: Limits, path: Path, deadline: Deadline) -> DecodedImage:
@@ -109,21 +161,30 @@ def decode_image(limits: Limits, path: Path, deadline: Deadline) -> DecodedImage
     return DecodedImage(str(path), pixels, None if focal is None else float(focal))
 
 
-def decode_first_frame(limits: Limits, path: Path, deadline: Deadline) -> ImageArray:
-    """Decode the first frame of an uploaded clip; arguments and errors as in `decode_image`."""
-    with decode_clip(limits, path, deadline, first_only=True) as clip:
-        return next(clip.frames()).image
+def decode_first_frame(limits: Limits, path: Path, deadline: Deadline, start: float | None = None) -> ImageArray:
+    """Decode the first frame of an uploaded clip, or that at a time in seconds; errors as in `decode_image`."""
+    with decode_clip(limits, path, deadline, count=False) as clip:
+        for frame in clip.frames(start):
+            return frame.image
+        return next(clip.frames()).image  # the clip ends before
 
 
 @contextmanager
-def decode_clip(limits: Limits, path: Path, deadline: Deadline, first_only: bool = False) -> Iterator[DecodedClip]:
-    """Decode an uploaded clip, whose frames can be read inside the `with` block.
+def decode_clip(
+    limits: Limits,
+    path: Path,
+    deadline: Deadline,
+    span: tuple[float | None, float | None] = (None, None),
+    count: bool = True,
+) -> Iterator[DecodedClip]:
+    """Open an uploaded clip, whose frames are decoded as they are read inside the `with` block.
 
     Args:
-        limits: Limits on its size. The frames need up to 3 bytes per pixel on the disk of the temporary folder.
+        limits: Limits on its size.
         path: The upload.
         deadline: Time at which the decoder is killed.
-        first_only: Whether to decode only the first frame.
+        span: Start and end of the part to process, seconds; None: those of the clip.
+        count: Whether to count the frames of this part, if their number is limited, and to refuse too many.
 
     Yields:
         A video with the same frames and times as from `open_video`.
@@ -132,10 +193,139 @@ def decode_clip(limits: Limits, path: Path, deadline: Deadline, first_only: bool
         InputError: If it is not a clip, exceeds a limit, or crashes the decoder.
     """
     limits.check_clip_file(path)
-    with tempfile.TemporaryFile() as spool:
-        request = _request("clip", limits, path, deadline, 3 * (1 if first_only else limits.max_frames))
-        report = _run(request | {"first_only": first_only}, spool, path, deadline)
-        yield _make_clip(limits, path, spool, report)
+
+    def open_decoder(count: bool = False) -> _ClipDecoder:
+        return _ClipDecoder(limits, path, deadline, span, count)
+
+    clip = DecodedClip(open_decoder(count and limits.max_frames is not None), open_decoder, span)
+    try:
+        yield clip
+    finally:
+        clip.close()
+
+
+class _ClipDecoder:
+    """A process that decodes any span of one clip, as often as it is asked.
+
+    Arguments as for `decode_clip`.
+
+    Attributes:
+        info: Properties of the upload.
+        count: Number of frames of the span, if they were counted.
+        skipped: Number of damaged frames that the latest reading skipped.
+        truncated: Whether the latest reading reached the end of the file before the declared duration.
+    """
+
+    def __init__(
+        self, limits: Limits, path: Path, deadline: Deadline, span: tuple[float | None, float | None], count: bool
+    ) -> None:
+        self.skipped, self.truncated = 0, False
+        self._limits, self._path, self._deadline = limits, path, deadline
+        self._reading = False
+        deadline.check()
+        self._touch()
+        request = _request("stream", limits, path, deadline, 0) | {"span": span, "count": count}
+        self._child = _start(request, subprocess.PIPE, subprocess.PIPE)
+        try:
+            report = self._receive_report(self._receive_header())
+            self.info = _clip_info(limits, path, report)
+            self.count = None if report["count"] is None else int(report["count"])
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process can be asked for frames."""
+        return self._child.poll() is None and not self._reading
+
+    def frames(self, start: float, end: float, frame_step: int) -> Iterator[VideoFrame]:
+        """Decode the frames with start <= time < end, seconds."""
+        count, touched, limit = 0, time.monotonic(), self._limits.max_frames
+        self._send(json.dumps([start, None if end == float("inf") else end, frame_step]).encode() + b"\n")
+        self._reading = True
+        while (header := self._receive_header())[0] == "frame":
+            image = np.empty((*self.info.size, 3), np.uint8)
+            self._receive(image.reshape(-1).data)
+            yield VideoFrame(image, int(header[1]), Fraction(header[2]))
+            count += 1
+            if limit is not None and count > limit + 1:  # a sample may begin one frame before its span
+                raise _crash_error(self._path)
+            if time.monotonic() - touched > TOUCH_SECONDS:
+                touched = time.monotonic()
+                self._touch()
+        self._end(header)
+
+    def stop(self) -> None:
+        """End the latest reading, if frames of it are left."""
+        try:
+            if self._reading:
+                self._send(STOP)
+            while self._reading:
+                if (header := self._receive_header())[0] == "frame":
+                    self._receive(np.empty((*self.info.size, 3), np.uint8).reshape(-1).data)
+                else:
+                    self._end(header)
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """End the process."""
+        _kill(self._child)
+
+    def _end(self, header: list[str]) -> None:
+        if header[0] == "report":
+            self._receive_report(header)  # an error
+        if header[0] != "end":
+            raise _crash_error(self._path)
+        self.skipped, self.truncated, self._reading = int(header[1]), header[2] == "1", False
+
+    def _touch(self) -> None:
+        with suppress(OSError):
+            os.utime(self._path)  # in use, so that the sweeper does not delete it
+
+    def _send(self, line: bytes) -> None:
+        try:
+            cast(IO[bytes], self._child.stdin).write(line)
+            cast(IO[bytes], self._child.stdin).flush()
+        except (BrokenPipeError, ValueError):
+            raise _crash_error(self._path) from None
+
+    def _receive_header(self) -> list[str]:
+        """Receive the kind and the numbers of the next message."""
+        data = bytearray(HEADER_BYTES)
+        self._receive(memoryview(data))
+        header = data.decode("ascii", "replace").split()
+        if len(header) != {"frame": 3, "end": 3, "report": 2}.get(header[0] if header else "", 0):
+            raise _crash_error(self._path)
+        return header
+
+    def _receive_report(self, header: list[str]) -> Report:
+        if header[0] != "report" or int(header[1]) > MAX_REPORT_BYTES:
+            raise _crash_error(self._path)
+        data = bytearray(int(header[1]))
+        self._receive(memoryview(data))
+        report: Report = json.loads(data)
+        if "error" in report:
+            raise InputError(str(report["error"]))
+        return report
+
+    def _receive(self, view: memoryview) -> None:
+        """Fill a buffer, checking the deadline while the process is busy."""
+        pipe = cast(IO[bytes], self._child.stdout).fileno()
+        latest = time.monotonic()
+        while view:
+            if select.select([pipe], [], [], POLL_SECONDS)[0]:
+                count = os.readv(pipe, [view])
+                if count == 0:  # the process has ended
+                    self._deadline.check()
+                    raise _crash_error(self._path)
+                view, latest = view[count:], time.monotonic()
+            elif time.monotonic() - latest > STALL_SECONDS:
+                raise _crash_error(self._path)
+            else:
+                self._deadline.check()
 
 
 def clip_writer(output: Path, clip: DecodedClip, limits: Limits, deadline: Deadline) -> "VideoWriter | AudioClipWriter":
@@ -170,8 +360,10 @@ class AudioClipWriter:
         limits = self._limits
         request = _request("write", limits, self._path, self._deadline, 0) | self._options
         request["memory"] = WRITING_BYTES + WRITING_BYTES_PER_PIXEL * limits.max_pixels
-        # Encoded frames are not larger than raw ones, and two of them may be side by side.
-        request["file_bytes"] += 6 * limits.max_frames * limits.max_pixels + limits.file_bytes
+        if limits.max_frames is None:
+            request["file_bytes"] = None
+        else:  # encoded frames are not larger than raw ones, and two of them may be side by side
+            request["file_bytes"] += 6 * limits.max_frames * limits.max_pixels + limits.file_bytes
         self._spool = tempfile.TemporaryFile()
         self._child = _start(request, self._spool, subprocess.PIPE)
         return self
@@ -236,7 +428,7 @@ def _run(request: dict[str, Any], spool: IO[bytes], path: Path, deadline: Deadli
         _kill(child)
 
 
-def _start(request: dict[str, Any], spool: IO[bytes], stdin: int) -> "subprocess.Popen[bytes]":
+def _start(request: dict[str, Any], stdout: IO[bytes] | int, stdin: int) -> "subprocess.Popen[bytes]":
     # The child imports modules from the same paths as this process, and numpy needs only one thread.
     paths = os.pathsep.join(path or os.curdir for path in sys.path)
     environment = {name: value for name, value in os.environ.items() if name != "PROTOFORMER_AUTH"}
@@ -244,7 +436,7 @@ def _start(request: dict[str, Any], spool: IO[bytes], stdin: int) -> "subprocess
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "protoformer.web.decode_child", json.dumps(request)],
         stdin=stdin,
-        stdout=spool,
+        stdout=stdout,
         stderr=subprocess.DEVNULL,
         env={**environment, **threads, "PYTHONPATH": paths},
         start_new_session=True,  # Ctrl-C goes to the server only, which then stops the child
@@ -269,13 +461,14 @@ def _finish(child: "subprocess.Popen[bytes]", spool: IO[bytes], path: Path, dead
 
 
 def _kill(child: "subprocess.Popen[bytes]") -> None:
-    """Kill a child that is still running, and close its pipe."""
+    """Kill a child that is still running, and close its pipes."""
     if child.poll() is None:
         child.kill()
     child.wait()
-    if child.stdin is not None:
-        with suppress(OSError):
-            child.stdin.close()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
 
 
 def _read_report(spool: IO[bytes]) -> Report | None:
@@ -295,26 +488,21 @@ def _read_report(spool: IO[bytes]) -> Report | None:
     return report if isinstance(report, dict) else None
 
 
-def _make_clip(limits: Limits, path: Path, spool: IO[bytes], report: Report) -> DecodedClip:
+def _clip_info(limits: Limits, path: Path, report: Report) -> VideoInfo:
     height, width = (int(side) for side in report["size"])
-    timestamps = [(int(number), Fraction(str(time))) for number, time in report["timestamps"]]
-    num_bytes = prod((len(timestamps), height, width, 3))
-    if not 0 < height * width <= limits.max_pixels or not 0 < len(timestamps) <= limits.max_frames:
+    if not 0 < height * width <= limits.max_pixels:
         raise _crash_error(path)
-    if spool.seek(0, os.SEEK_END) < num_bytes:
-        raise _crash_error(path)
-    info = VideoInfo(
+    return VideoInfo(
         paths=(path,),
         size=(height, width),
         fps=Fraction(str(report["fps"])),
         time_base=Fraction(str(report["time_base"])),
         start=Fraction(str(report["start"])),
-        num_frames=report["num_frames"],
+        num_frames=None if report["num_frames"] is None else int(report["num_frames"]),
         duration=None if report["duration"] is None else Fraction(str(report["duration"])),
         has_audio=bool(report["has_audio"]),
         codec=str(report["codec"]),
     )
-    return DecodedClip(info, timestamps, spool, report)
 
 
 def _read_array(file: IO[bytes], array: "np.ndarray[Any, Any]") -> None:

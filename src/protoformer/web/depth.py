@@ -15,17 +15,21 @@ from protoformer.video.types import ImageArray
 from protoformer.viz.colormaps import default_depth_range, depth_legend, to_uint8
 from protoformer.web.components import (
     ResultPanel,
-    clip_box,
+    clip_input,
+    columns,
     image_boxes,
+    input_column,
     pixel_viewer,
     prototype_figure,
     require_gradio,
+    result_column,
 )
 from protoformer.web.job import CLIP_CELLS, Job, JobOutput, message_html
 from protoformer.web.results import load_view
-from protoformer.web.site import Site
+from protoformer.web.site import Example, Site
 
 ANY_SCENE = "any"
+SCENES = [(name.capitalize(), name) for name in (ANY_SCENE, *RANGES)]
 
 
 def depth_image(
@@ -64,28 +68,32 @@ def depth_clip(
     predictor: DepthPredictor, job: Job, path: Path, fov: float | None = None, scene: str = ANY_SCENE
 ) -> JobOutput:
     """Compute the depth of every frame of a clip, with options as for images; write depth.mp4 and all views."""
-    camera = ""
+    camera, count = "", 0
     with job.decode_clip(path) as clip:
-        video = predictor.depth_video(clip, **_camera_options(fov, scene))
+        video = predictor.depth_video(clip, **clip.span, **_camera_options(fov, scene))
+        view_step = job.view_step(clip)
         colors = video.typical_range(job.progress("sampling frame", end=0))
 
         def save_frame(frame: DepthFrame, image: ImageArray | None) -> None:
-            nonlocal camera
+            nonlocal camera, count
             assert image is not None
-            job.save_view(depth_viewer_data(frame, image[:, : frame.depth.shape[2]], colors, CLIP_CELLS))
+            if count % view_step == 0:
+                job.save_view(depth_viewer_data(frame, image[:, : frame.depth.shape[2]], colors, CLIP_CELLS))
+            count += 1
             camera = describe_camera(frame.camera, float(frame.intrinsics[0, 0]))
 
         draw = partial(draw_depth_frame, colors=colors, side_by_side=True)
-        job.write_clip(job.folder / "depth.mp4", clip, video, draw, job.progress("frame"), on_result=save_frame)
+        progress = job.progress("frame", keeps=True)
+        job.write_clip(job.folder / "depth.mp4", clip, video, draw, progress, on_result=save_frame)
         height, width = clip.info.size
     return JobOutput(
         summary=(
-            f"{job.num_views} frames of {width}x{height} pixels; colors from {colors[0]:.2f} to {colors[1]:.2f} m; "
-            f"{camera}."
+            f"{count} frames of {width}x{height} pixels; colors from {colors[0]:.2f} to {colors[1]:.2f} m; {camera}."
         ),
         downloads={".mp4": job.folder / "depth.mp4"},
         view=load_view(job.folder, 0),
         num_views=job.num_views,
+        view_step=view_step,
     )
 
 
@@ -98,8 +106,8 @@ UNTRAINED = (
     "with --depth-model and a file of trained weights."
 )
 DOWNLOADS = {
-    ".png": "Download .png (16 bits, mm)",
-    ".npy": "Download .npy",
+    ".png": "Download .png (mm)",
+    ".npy": "Download .npy (m)",
     ".ply": "Download .ply",
     ".mp4": "Download .mp4",
 }
@@ -111,31 +119,45 @@ DESCRIBE = """(value, arrays, cell) => {
 }"""
 
 
-def build_depth_tab(site: Site) -> None:
-    """Create the components of the tab."""
+def build_depth_tab(site: Site) -> list[Example]:
+    """Create the components of the tab, and return its examples."""
     gr = require_gradio()
-    if not site.depth.trained:
-        gr.HTML(message_html(UNTRAINED, "warning"), elem_id="depth-untrained")
-    with gr.Tabs():
-        with gr.Tab("Image", id="depth-of-image"):
-            images = image_boxes({"depth-image": "Image"}, [site.example_images("A room", "room", 1, count=1)])
-            compute_image = gr.Button("Compute depth", variant="primary", elem_id="depth-compute-image")
-        with gr.Tab("Clip", id="depth-of-clip"):
-            clip = clip_box("depth-clip", site.example_clip("A walk in a room", "room", 1))
-            compute_clip = gr.Button("Compute depth", variant="primary", elem_id="depth-compute-clip")
-    with gr.Row():
-        fov = gr.Number(value=0, label="Horizontal field of view, degrees (0: unknown)", elem_id="depth-fov")
-        scene = gr.Radio([ANY_SCENE, *RANGES], value=ANY_SCENE, label="Scene", elem_id="depth-scene")
+    photos = [*site.demo_images(count=1), site.example_images("Room (rendered)", "room", 1, count=1)]
+    clips = site.demo_clips()
     viewer = pixel_viewer(
         "depth",
         depth_legend(84, 16),
         image_caption="Image",
-        caption="Depth: near is light and warm, far is dark and cool",
-        legend_caption="${value.near.toPrecision(3)} to ${value.far.toPrecision(3)} m",
+        caption="Depth",
+        legend_caption="From ${value.near.toPrecision(3)} m (light) to ${value.far.toPrecision(3)} m (dark).",
         unpack=UNPACK,
         describe=DESCRIBE,
     )
-    panel = ResultPanel(site, "depth", DOWNLOADS, viewer)
-    depth_of_image, depth_of_clip = partial(depth_image, site.depth), partial(depth_clip, site.depth)
-    panel.connect(compute_image, "depth_image", depth_of_image, [*images, fov, scene], "Choose an image first.")
-    panel.connect(compute_clip, "depth_clip", depth_of_clip, [clip, fov, scene], "Choose a clip first.")
+    with columns():
+        with input_column():
+            if not site.depth.trained:
+                gr.HTML(message_html(UNTRAINED, "warning"), elem_id="depth-untrained")
+            tabs = gr.Tabs()
+        with result_column():
+            panel = ResultPanel(site, "depth", DOWNLOADS, "The depth appears here.", viewer)
+    with tabs:
+        with gr.Tab("Image", id="depth-of-image"):
+            images = image_boxes({"depth-image": "Image"}, photos)
+            inputs = [*images, *_camera_inputs("depth-fov", "depth-scene")]
+            panel.connect("Compute depth", "image", partial(depth_image, site.depth), inputs, "Choose an image first.")
+        with gr.Tab("Clip", id="depth-of-clip"):
+            clip = clip_input(site, "depth-clip", clips)
+            panel.connect_clip(clip)
+            inputs = [clip.box, *_camera_inputs("depth-clip-fov", "depth-clip-scene")]
+            compute = partial(depth_clip, site.depth)
+            panel.connect("Compute depth", "clip", compute, inputs, "Choose a clip first.", trim=clip.trim)
+    return [*photos, *clips]
+
+
+def _camera_inputs(fov_id: str, scene_id: str) -> list[Any]:
+    """Create the inputs for the field of view and the scene."""
+    gr = require_gradio()
+    with gr.Group(elem_classes="pf-options"):
+        scene = gr.Radio(SCENES, value=ANY_SCENE, label="Scene", elem_id=scene_id)
+        fov = gr.Number(value=0, label="Horizontal field of view, degrees (0: unknown)", elem_id=fov_id)
+    return [fov, scene]

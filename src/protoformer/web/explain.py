@@ -10,9 +10,17 @@ from protoformer.explain.page import save_explanation
 from protoformer.explain.video import PrototypeFrame, TrackingRate, describe_tracking_rate
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.video.types import ImageArray
-from protoformer.web.components import ResultPanel, clip_box, image_boxes, require_gradio
+from protoformer.web.components import (
+    ResultPanel,
+    clip_input,
+    columns,
+    image_boxes,
+    input_column,
+    require_gradio,
+    result_column,
+)
 from protoformer.web.job import Job, JobOutput, message_html
-from protoformer.web.site import OBJECTS_SCENE, Site
+from protoformer.web.site import Example, Site
 
 FRAME_HEIGHT = 900
 """Height of the embedded page, pixels."""
@@ -50,7 +58,7 @@ def explain_clip(predictor: FlowPredictor, job: Job, path: Path) -> JobOutput:
         rate.add(frame)
 
     with job.decode_clip(path) as clip:
-        frames, progress = predictor.explain_video(clip), job.progress("frame")
+        frames, progress = predictor.explain_video(clip, **clip.span), job.progress("frame", keeps=True)
         job.write_clip(output, clip, frames, draw_prototype_frame, progress, on_result=count_prototypes)
         height, width = clip.info.size
     return JobOutput(
@@ -70,28 +78,36 @@ UNTRAINED = (
 )
 MODELS = ["flow", "depth"]
 """Models with prototypes, by their names in `Site`."""
+MODEL_LABELS = [(name.capitalize(), name) for name in MODELS]
 DOWNLOADS = {".html": "Download .html", ".json": "Download .json", ".mp4": "Download .mp4"}
 
 
-def build_explain_tab(site: Site) -> None:
-    """Create the components of the tab."""
+def build_explain_tab(site: Site) -> list[Example]:
+    """Create the components of the tab, and return its examples."""
     gr = require_gradio()
     untrained = [f"the {name} model" for name in MODELS if not getattr(site, name).trained]
-    if untrained:
-        gr.HTML(message_html(UNTRAINED.format(models=" and ".join(untrained)), "warning"), elem_id="explain-untrained")
-    with gr.Tabs():
-        with gr.Tab("Images", id="explain-of-images"):
-            labels = {"explain-first": "Image", "explain-second": "Second image (optional)"}
-            images = image_boxes(labels, [site.example_images(*OBJECTS_SCENE)])
-            model = gr.Radio(MODELS, value="flow", label="Model", elem_id="explain-model")
-            explain_image = gr.Button("Explain", variant="primary", elem_id="explain-compute-images")
-        with gr.Tab("Clip", id="explain-of-clip"):
-            clip = clip_box("explain-clip", site.example_clip(*OBJECTS_SCENE))
-            explain_video = gr.Button("Explain", variant="primary", elem_id="explain-compute-clip")
-    panel = ResultPanel(site, "explain", DOWNLOADS)
+    pairs, clips = site.demo_images(), site.demo_clips(seconds=1)
+    with columns():
+        with input_column():
+            if untrained:
+                text = UNTRAINED.format(models=" and ".join(untrained))
+                gr.HTML(message_html(text, "warning"), elem_id="explain-untrained")
+            tabs = gr.Tabs()
+        with result_column():
+            panel = ResultPanel(site, "explain", DOWNLOADS, "The prototypes appear here.", video_label="Prototypes")
 
     def explain_uploads(job: Job, first: Path | None, second: Path | None, model: str) -> JobOutput:
         return explain_images(getattr(site, model), job, [path for path in (first, second) if path])
 
-    panel.connect(explain_image, "explain_images", explain_uploads, [*images, model], "Choose an image first.")
-    panel.connect(explain_video, "explain_clip", partial(explain_clip, site.flow), [clip], "Choose a clip first.")
+    with tabs:
+        with gr.Tab("Images", id="explain-of-images"):
+            labels = {"explain-first": "Image", "explain-second": "Second image (optional)"}
+            images = image_boxes(labels, pairs)
+            model = gr.Radio(MODEL_LABELS, value="flow", label="Model", elem_id="explain-model")
+            panel.connect("Explain", "images", explain_uploads, [*images, model], "Choose an image first.")
+        with gr.Tab("Clip", id="explain-of-clip"):
+            clip = clip_input(site, "explain-clip", clips)
+            panel.connect_clip(clip)
+            compute = partial(explain_clip, site.flow)
+            panel.connect("Explain", "clip", compute, [clip.box], "Choose a clip first.", trim=clip.trim)
+    return [*pairs, *clips]

@@ -16,15 +16,18 @@ from protoformer.video.types import ImageArray
 from protoformer.viz.colormaps import color_wheel_legend, to_uint8
 from protoformer.web.components import (
     ResultPanel,
-    clip_box,
+    clip_input,
+    columns,
     image_boxes,
+    input_column,
     pixel_viewer,
     prototype_figure,
     require_gradio,
+    result_column,
 )
 from protoformer.web.job import CLIP_CELLS, Job, JobOutput, message_html
 from protoformer.web.results import load_view
-from protoformer.web.site import OBJECTS_SCENE, Site
+from protoformer.web.site import Example, Site
 
 NO_PROTOTYPES = "<p>The image was processed in tiles, which have no common prototypes; use a smaller image.</p>"
 
@@ -58,18 +61,20 @@ def flow_clip(predictor: FlowPredictor, job: Job, path: Path) -> JobOutput:
     motion: list[float] = []
     prototypes = ""
     with job.decode_clip(path) as clip:
-        video = predictor.flow_video(clip)
+        video = predictor.flow_video(clip, **clip.span)
+        view_step = job.view_step(clip)
         scale = video.typical_motion(job.progress("sampling frame", end=0))
 
         def save_frame(frame: FlowFrame, image: ImageArray | None) -> None:
             nonlocal prototypes
             assert image is not None
             prototypes = prototypes or _first_prototypes(predictor, video, frame)
-            job.save_view(flow_viewer_data(frame, image[:, : frame.flow.shape[2]], scale, CLIP_CELLS))
+            if len(motion) % view_step == 0:
+                job.save_view(flow_viewer_data(frame, image[:, : frame.flow.shape[2]], scale, CLIP_CELLS))
             motion.append(float(frame.flow.norm(dim=0).mean()))
 
         draw = partial(draw_flow_frame, scale=scale, side_by_side=True)
-        progress = job.progress("frame")
+        progress = job.progress("frame", keeps=True)
         job.write_clip(job.folder / "motion.mp4", clip, video, draw, progress, on_result=save_frame)
         height, width = clip.info.size
     return JobOutput(
@@ -80,6 +85,7 @@ def flow_clip(predictor: FlowPredictor, job: Job, path: Path) -> JobOutput:
         downloads={".mp4": job.folder / "motion.mp4"},
         view=load_view(job.folder, 0),
         num_views=job.num_views,
+        view_step=view_step,
         prototypes=prototypes,
     )
 
@@ -99,6 +105,7 @@ UNTRAINED = (
     "The flow model was not trained: its weights are random, so flow and prototypes are meaningless. Start the page "
     "with --model and a file of trained weights."
 )
+DOWNLOADS = {".flo": "Download .flo", ".mp4": "Download .mp4"}
 UNPACK = "(value) => ({ vectors: new DataView(bytes(value.vectors).buffer) })"
 DESCRIBE = """(value, arrays, cell) => {
   const u = arrays.vectors.getInt16(2 * cell, true) * value.unit;
@@ -107,28 +114,35 @@ DESCRIBE = """(value, arrays, cell) => {
 }"""
 
 
-def build_flow_tab(site: Site) -> None:
-    """Create the components of the tab."""
+def build_flow_tab(site: Site) -> list[Example]:
+    """Create the components of the tab, and return its examples."""
     gr = require_gradio()
-    if not site.flow.trained:
-        gr.HTML(message_html(UNTRAINED, "warning"), elem_id="flow-untrained")
-    with gr.Tabs():
-        with gr.Tab("Two images", id="flow-of-pair"):
-            pairs = [site.example_images(*OBJECTS_SCENE), site.example_images("A street", "drive", 0)]
-            images = image_boxes({"flow-first": "First image", "flow-second": "Second image"}, pairs)
-            compute_pair = gr.Button("Compute flow", variant="primary", elem_id="flow-compute-pair")
-        with gr.Tab("Clip", id="flow-of-clip"):
-            clip = clip_box("flow-clip", site.example_clip("A walk by hand", "handheld", 1))
-            compute_clip = gr.Button("Compute flow", variant="primary", elem_id="flow-compute-clip")
+    pairs = [*site.demo_images(), site.example_images("Street (rendered)", "drive", 0)]
+    clips = site.demo_clips(seconds=1)
     viewer = pixel_viewer(
         "flow",
         color_wheel_legend(168),
-        image_caption="First image",
-        caption="Flow: the hue is the direction, the saturation is the speed",
-        legend_caption="radius: ${value.scale.toFixed(1)} px",
+        image_caption="Frame",
+        caption="Flow",
+        legend_caption="Hue: direction. Saturation: speed, full at ${value.scale.toFixed(1)} px.",
         unpack=UNPACK,
         describe=DESCRIBE,
     )
-    panel = ResultPanel(site, "flow", {".flo": "Download .flo", ".mp4": "Download .mp4"}, viewer)
-    panel.connect(compute_pair, "flow_pair", partial(flow_pair, site.flow), images, "Choose two images first.", 2)
-    panel.connect(compute_clip, "flow_clip", partial(flow_clip, site.flow), [clip], "Choose a clip first.")
+    with columns():
+        with input_column():
+            if not site.flow.trained:
+                gr.HTML(message_html(UNTRAINED, "warning"), elem_id="flow-untrained")
+            tabs = gr.Tabs()
+        with result_column():
+            panel = ResultPanel(site, "flow", DOWNLOADS, "The optical flow appears here.", viewer)
+    with tabs:
+        with gr.Tab("Two images", id="flow-of-pair"):
+            images = image_boxes({"flow-first": "First image", "flow-second": "Second image"}, pairs)
+            compute_pair = partial(flow_pair, site.flow)
+            panel.connect("Compute flow", "pair", compute_pair, images, "Choose two images first.", 2)
+        with gr.Tab("Clip", id="flow-of-clip"):
+            clip = clip_input(site, "flow-clip", clips)
+            panel.connect_clip(clip)
+            compute_clip = partial(flow_clip, site.flow)
+            panel.connect("Compute flow", "clip", compute_clip, [clip.box], "Choose a clip first.", trim=clip.trim)
+    return [*pairs, *clips]

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,8 @@ from typing import Any
 from protoformer.errors import InputError
 from protoformer.io.files import check_input
 from protoformer.io.image import image_size
-from protoformer.video.types import Video
 from protoformer.web.access import client_network
-from protoformer.web.results import cancellation_check, folder_bytes
+from protoformer.web.results import KEEP_SECONDS, cancellation_check, folder_bytes
 
 _VIDEO_SIGNATURES = (
     *((4, mark) for mark in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip")),  # mp4, mov
@@ -34,15 +33,15 @@ class Limits:
     Attributes:
         max_megabytes: Size of a file.
         max_pixels: Pixels of an image or frame.
-        max_frames: Frames of a clip.
-        max_seconds: Duration of a computation.
+        max_frames: Frames of a clip, or of the part that is selected; None: no limit.
+        max_seconds: Duration of a computation; None: no limit.
         max_jobs: Simultaneous computations; others wait in a queue.
     """
 
     max_megabytes: float
     max_pixels: int
-    max_frames: int
-    max_seconds: float
+    max_frames: int | None
+    max_seconds: float | None
     max_jobs: int
 
     @property
@@ -84,16 +83,12 @@ class Limits:
         if not any(head.startswith(mark, offset) for offset, mark in _VIDEO_SIGNATURES):
             raise InputError(f"{path} is not a video of a known kind; give an mp4, mov, mkv, webm, avi or gif file.")
 
-    def check_clip(self, video: Video, path: Path) -> None:
-        """Refuse a clip whose header declares too large or too many frames."""
-        self.check_pixels(path, *video.info.size)
-        if video.info.num_frames is not None:
-            self.check_frames(video.info.num_frames, path)
-
     def check_frames(self, count: int, path: Path) -> None:
         """Refuse a clip with too many frames."""
-        if count > self.max_frames:
-            raise InputError(f"{path} has more than {self.max_frames} frames, the limit of this page; cut it shorter.")
+        if self.max_frames is not None and count > self.max_frames:
+            raise InputError(
+                f"{path} has more than {self.max_frames} frames, the limit of this page; select a shorter part."
+            )
 
     def check_pixels(self, path: Path, height: int, width: int) -> None:
         """Refuse an image or a frame with too many pixels."""
@@ -103,26 +98,59 @@ class Limits:
                 "scale it down."
             )
 
+    @property
+    def keep_seconds(self) -> int:
+        """Time after which unused uploads and results are deleted; longer where a computation may take hours."""
+        return 24 * 3600 if self.max_seconds is None else KEEP_SECONDS
+
+    def override(
+        self,
+        max_megabytes: float | None,
+        max_pixels: int | None,
+        max_frames: int | None,
+        max_seconds: float | None,
+        max_jobs: int | None,
+    ) -> "Limits":
+        """Return these limits with those that are not None replaced."""
+        given = (max_megabytes, max_pixels, max_frames, max_seconds, max_jobs)
+        names = [each.name for each in fields(self)]
+        changes: dict[str, Any] = {key: value for key, value in zip(names, given, strict=True) if value is not None}
+        return replace(self, **changes)
+
     def describe(self) -> str:
-        """Return all limits in one sentence."""
-        return (
-            f"Limits: {self.max_megabytes:g} MB per file, {self.max_pixels / 1e6:.2g} million pixels per image or "
-            f"frame, {self.max_frames} frames per clip, {self.max_seconds:g} seconds per computation."
-        )
+        """Return the limits as a phrase."""
+        limits = [f"{self.max_megabytes:g} MB per file", f"{self.max_pixels / 1e6:.2g} megapixels"]
+        if self.max_frames is not None:
+            limits.append(f"{self.max_frames} frames per clip")
+        if self.max_seconds is not None:
+            limits.append(f"{self.max_seconds:g} s per computation")
+        return ", ".join(limits)
+
+
+LOCAL_LIMITS = Limits(max_megabytes=2000, max_pixels=2**24, max_frames=None, max_seconds=None, max_jobs=1)
+"""Default limits of a page that only this machine reaches: clips of any length, up to 4K."""
+PUBLIC_LIMITS = Limits(max_megabytes=200, max_pixels=2**21, max_frames=120, max_seconds=120, max_jobs=1)
+"""Default limits of a page that other machines reach."""
 
 
 class Deadline:
-    """End of a computation that starts now. `check` must be called between its steps."""
+    """End of a computation that starts now. `check` must be called between its steps.
 
-    def __init__(self, seconds: float) -> None:
+    Args:
+        seconds: Longest duration; None: no limit.
+        is_canceled: Tells whether the computation must end at once; None: whether the client of the current thread's
+            computation canceled it or disconnected.
+    """
+
+    def __init__(self, seconds: float | None, is_canceled: Callable[[], bool] | None = None) -> None:
         self._seconds = seconds
-        self._end = time.monotonic() + seconds
-        self._is_canceled = cancellation_check()
+        self._end = None if seconds is None else time.monotonic() + seconds
+        self._is_canceled = is_canceled or cancellation_check()
 
     @property
-    def remaining(self) -> float:
-        """Seconds until the deadline, 0 or more."""
-        return max(0.0, self._end - time.monotonic())
+    def remaining(self) -> float | None:
+        """Seconds until the deadline, 0 or more; None without a deadline."""
+        return None if self._end is None else max(0.0, self._end - time.monotonic())
 
     def check(self) -> None:
         """Stop a computation that takes too long, was canceled, or whose client disconnected.
@@ -132,7 +160,7 @@ class Deadline:
         """
         if self._is_canceled():
             raise InputError("the computation was canceled; start it again.")
-        if time.monotonic() > self._end:
+        if self._end is not None and time.monotonic() > self._end:
             raise InputError(
                 f"the computation was stopped after {self._seconds:g} seconds, the limit of this page; "
                 "give smaller images or a shorter clip."

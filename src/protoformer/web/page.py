@@ -7,26 +7,33 @@ from typing import Any
 
 from protoformer.errors import InputError
 from protoformer.web.access import AllowedHosts, Credentials, url_host
-from protoformer.web.components import prepare_gradio, read_asset, require_gradio
+from protoformer.web.components import example_styles, prepare_gradio, read_asset, require_gradio
 from protoformer.web.depth import build_depth_tab
 from protoformer.web.explain import build_explain_tab
 from protoformer.web.flow import build_flow_tab
 from protoformer.web.limits import upload_limit
 from protoformer.web.results import KEEP_SECONDS
 from protoformer.web.security import PageGuard, check_inputs, guard_lifespan, page_routes
-from protoformer.web.site import Site
+from protoformer.web.segment import build_segment_tab
+from protoformer.web.site import Example, Site
 from protoformer.web.stabilize import build_stabilize_tab
 from protoformer.web.track import build_track_tab
 
-TABS: dict[str, Callable[[Site], None]] = {
+TABS: dict[str, Callable[[Site], list[Example]]] = {
     "Flow": build_flow_tab,
     "Depth": build_depth_tab,
     "Track": build_track_tab,
+    "Segment": build_segment_tab,
     "Stabilize": build_stabilize_tab,
     "Explain": build_explain_tab,
 }
-"""Label of each tab, and the function that creates its gradio components in the current context."""
+"""Label of each tab, and the function that creates its gradio components in the current context.
 
+It returns the examples of the tab."""
+
+ATTRIBUTION = (
+    "Example clips: Cockatoo, public domain; Tears of Steel, (CC) Blender Foundation, mango.blender.org, CC BY 3.0."
+)
 CLEANUP_SECONDS = 300
 """Interval at which gradio deletes its old files."""
 MAX_QUEUE = 20
@@ -56,7 +63,7 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
     """Start the server in background threads; return the `gradio.Blocks`, which must be closed, and the URL."""
     gr = prepare_gradio(site.served)
     _disable_fetching()
-    page = _build_page(site)
+    page, styles = _build_page(site)
     check_inputs(page, site.served)
     page.queue(max_size=MAX_QUEUE, default_concurrency_limit=site.limits.max_jobs, api_open=False)
     uploads = upload_limit(site.limits, site.folder, KEEP_SECONDS)
@@ -92,8 +99,8 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
             mcp_server=False,
             ssr_mode=False,
             pwa=False,
-            theme=gr.themes.Default(**fonts),
-            css=read_asset("page.css"),
+            theme=gr.themes.Default(primary_hue="blue", neutral_hue="slate", radius_size="md", **fonts),
+            css=read_asset("page.css") + styles,
         )
     except OSError:
         raise InputError(
@@ -105,18 +112,29 @@ def serve_page(site: Site, address: Address) -> tuple[Any, str]:
     return page, str(url)
 
 
-def _build_page(site: Site) -> Any:
+def _build_page(site: Site) -> tuple[Any, str]:
+    """Return the page, and CSS rules for its examples."""
     gr = require_gradio()
-    with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(CLEANUP_SECONDS, KEEP_SECONDS)) as page:
+    keep, examples = site.limits.keep_seconds, []
+    with gr.Blocks(title="protoformer", analytics_enabled=False, delete_cache=(CLEANUP_SECONDS, keep)) as page:
         gr.HTML(
-            "<h1>protoformer</h1><p>Optical flow, depth, tracking, stabilization and prototypes of images and clips. "
-            f"{site.limits.describe()} Uploads and results are deleted after {KEEP_SECONDS // 60} minutes.</p>",
+            "<h1>protoformer</h1><p>Optical flow, depth, tracking, segmentation and stabilization of your clips</p>",
             elem_classes="pf-head",
         )
         for label, build in TABS.items():
             with gr.Tab(label):
-                build(site)
-    return page
+                examples += build(site)
+        gr.HTML(
+            f"<p>Limits: {site.limits.describe()}. "
+            f"Files are deleted {_describe_duration(keep)} after their last use.</p>"
+            f"<p>{ATTRIBUTION}</p>",
+            elem_classes="pf-foot",
+        )
+    return page, example_styles(examples)
+
+
+def _describe_duration(seconds: int) -> str:
+    return f"{seconds // 3600} hours" if seconds >= 3600 else f"{seconds // 60} minutes"
 
 
 def _disable_fetching() -> None:

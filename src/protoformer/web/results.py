@@ -64,14 +64,17 @@ class Results:
         self._running: dict[Path, Callable[[], bool]] = {}
         self._changed = threading.Condition()
 
-    def begin(self) -> Path:
+    def begin(self, is_canceled: Callable[[], bool] | None = None) -> Path:
         """Create the folder of a computation, which ends with `finish` or `delete`.
+
+        Args:
+            is_canceled: Tells whether the client canceled it or disconnected; None: `cancellation_check()`.
 
         A canceled computation continues until its next deadline check, while gradio already starts the next one. This
         method waits for it, so that the maximum number of computations is not exceeded.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        is_canceled = cancellation_check()
+        is_canceled = is_canceled or cancellation_check()
         with self._changed:
             while len(self._running) >= self._max_running and self._any_canceled() and not is_canceled():
                 self._changed.wait(_POLL_SECONDS)

@@ -12,32 +12,48 @@ from protoformer.errors import UntrainedWarning
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.image import write_image
 from protoformer.loading import NamedMethod, load, load_method, load_stabilizer
+from protoformer.segmentation.predictor import SegmentationPredictor
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
+from protoformer.video.reader import demo_clip, read_frames
 from protoformer.video.writer import VideoWriter
 from protoformer.viz.colormaps import Pixels, to_uint8
+from protoformer.web.job import JobControl
 from protoformer.web.limits import Limits
-from protoformer.web.results import KEEP_SECONDS, RECENT_SECONDS, Results, Sweeper
+from protoformer.web.results import RECENT_SECONDS, Results, Sweeper
 
-OBJECTS_SCENE = ("Flying objects", "objects", 3)
-"""Label, scene family and scene number of an example of several tabs."""
 EXAMPLE_SIZE = (240, 320)
 TEXTURE_SIZE, NUM_TEXTURES = 128, 2
 """Size of a texture, pixels, and textures of each kind: small numbers, so that the page starts quickly."""
+CLIP_LABELS = {"cockatoo": "Cockatoo", "tears_of_steel": "Tears of Steel"}
+"""Label of each packaged clip, by its name for `demo_clip`."""
+IMAGE_FRAMES = {"cockatoo": (14, 16), "tears_of_steel": (20, 22)}
+"""Frames of each packaged clip that are example images."""
+TARGETS = {"cockatoo": (218, 8, 88, 136), "tears_of_steel": (224, 24, 84, 104)}
+"""Box of a head, (x, y, w, h) in pixels, in the first frame of each packaged clip."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """Rendered images, or one clip, offered as example input.
+    """Images or a clip, offered as example input.
 
     Attributes:
         name: Label of the button.
         paths: Files, one for each upload box.
+        span: Start and end of the part of the clip that is selected at first, seconds; None: those of the clip.
+        boxes: Boxes of targets in the first frame of the clip, (x, y, w, h) in pixels.
     """
 
     name: str
     paths: tuple[Path, ...]
+    span: tuple[float | None, float | None] = (None, None)
+    boxes: tuple[tuple[int, int, int, int], ...] = ()
+
+    @property
+    def style(self) -> str:
+        """CSS class of the button, whose rule has its picture."""
+        return "pf-example-" + self.paths[0].stem.replace("_", "-")
 
 
 @dataclass(frozen=True)
@@ -84,6 +100,11 @@ class Site:
             return load_method("model", self.track_model)
 
     @cached_property
+    def segmenter(self) -> SegmentationPredictor:
+        """Segmentation predictor, on the flow model."""
+        return SegmentationPredictor(self.flow.network, self.flow.trained, self.flow.device)
+
+    @cached_property
     def stabilizer(self) -> StabilizationPredictor:
         """Stabilization predictor."""
         with _no_untrained_warning():
@@ -96,8 +117,38 @@ class Site:
 
     def sweeper(self) -> Sweeper:
         """Return the thread that deletes old results and uploads while the page runs."""
-        keep = max(KEEP_SECONDS, self.limits.max_seconds + RECENT_SECONDS)  # a job needs its upload until it ends
+        # A job needs its upload until it ends.
+        keep = max(self.limits.keep_seconds, (self.limits.max_seconds or 0) + RECENT_SECONDS)
         return Sweeper(self.results, self.served, keep, self.limits.total_bytes)
+
+    @cached_property
+    def jobs(self) -> dict[str, JobControl]:
+        """Running computations, by a secret that only the session of their client has."""
+        return {}
+
+    def stop_job(self, secret: str | None) -> bool:
+        """Stop a running computation at the request of its client, and return whether there is one."""
+        control = self.jobs.get(secret or "")
+        if control is not None:
+            control.stop()
+        return control is not None
+
+    def demo_images(self, count: int = 2) -> list[Example]:
+        """Return frames of the packaged clips as images."""
+        examples = []
+        for name, label in CLIP_LABELS.items():
+            paths = tuple(self._examples / f"{name}-{number}.png" for number in range(1, count + 1))
+            if not all(path.exists() for path in paths):
+                for path, image in zip(paths, read_frames(demo_clip(name), IMAGE_FRAMES[name][:count]), strict=True):
+                    write_image(path, image)
+            examples.append(Example(label, paths))
+        return examples
+
+    def demo_clips(self, seconds: float | None = None) -> list[Example]:
+        """Return the packaged clips; `seconds` is the duration that is selected at first, None for all of it."""
+        return [
+            Example(label, (demo_clip(name),), (None, seconds), (TARGETS[name],)) for name, label in CLIP_LABELS.items()
+        ]
 
     def example_images(self, name: str, family: str, index: int, count: int = 2) -> Example:
         """Render the first frames of a synthetic scene as images, unless they exist."""

@@ -1,6 +1,7 @@
 """Tab for stabilization of a clip."""
 
 from functools import partial
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,17 @@ from protoformer.stabilization.predictor import Crop, StabilizationPredictor
 from protoformer.stabilization.result import StabilizedFrame
 from protoformer.video.types import ImageArray
 from protoformer.viz.report import format_count
-from protoformer.web.components import ResultPanel, clip_box, require_gradio
+from protoformer.web.components import (
+    ResultPanel,
+    clip_input,
+    columns,
+    input_column,
+    require_gradio,
+    result_column,
+)
 from protoformer.web.decoding import clip_writer
 from protoformer.web.job import Job, JobOutput
-from protoformer.web.site import Site
+from protoformer.web.site import Example, Site
 
 
 def stabilize_clip(
@@ -26,11 +34,19 @@ def stabilize_clip(
 ) -> JobOutput:
     """Stabilize a clip; write stable.mp4 and, with the input on the left, comparison.mp4."""
     stable, comparison = job.folder / "stable.mp4", job.folder / "comparison.mp4"
-    analyzing, writing = job.progress("analyzing frame", 0, 0.8), job.progress("writing frame", 0.8, 1)
+    analyzing = job.progress("analyzing frame", 0, 0.8, keeps=True)
+    writing = job.progress("writing frame", 0.8, 1, keeps=True)
     with job.decode_clip(path) as clip:
+        clip.is_stopped = lambda: job.control.stopped  # the frames that were analyzed are then stabilized
         result = predictor.stabilize(
-            clip, strength=strength, crop=crop, tripod=tripod, progress=lambda done, _: analyzing(done, len(clip))
+            clip,
+            **clip.span,
+            strength=strength,
+            crop=crop,
+            tripod=tripod,
+            progress=lambda done, _: analyzing(done, len(clip)),
         )
+        clip.is_stopped = lambda: False
         both = clip_writer(comparison, clip, job.limits, job.deadline)
 
         def write_comparison(frame: StabilizedFrame, _: ImageArray | None) -> None:
@@ -39,16 +55,29 @@ def stabilize_clip(
         def draw(frame: StabilizedFrame) -> ImageArray:
             return frame.stabilized
 
-        frames = predictor.frames(clip, result)
-        job.write_clip(stable, clip, frames, draw, writing, outputs=[both], on_result=write_comparison)
+        frames, total = predictor.frames(clip, result), len(result.times)
+        count = job.write_clip(
+            stable,
+            clip,
+            frames,
+            draw,
+            lambda done, _: writing(done, total),
+            outputs=[both],
+            on_result=write_comparison,
+            stops=not job.control.stopped,
+        )
+    charts = "".join(
+        f"<figure><figcaption>{escape(figure.caption.capitalize())}</figcaption>{figure.content}</figure>"
+        for figure in plot_path(result)
+    )
     (height, width), (before, after) = result.size, result.acceleration
     return JobOutput(
         summary=(
-            f"{format_count(len(result.times), 'frame')} of {width}x{height} pixels; {result.cropping:.1%} of each "
+            f"{format_count(count, 'frame')} of {width}x{height} pixels; {result.cropping:.1%} of each "
             f"side is shown; mean camera acceleration {after:.2f} px/frame\u00b2, {before:.2f} px/frame\u00b2 before."
         ),
         downloads={".mp4": stable},
-        view="".join(str(figure.content) for figure in plot_path(result)),
+        view=f'<div class="pf-charts">{charts}</div>',
         video=comparison,
     )
 
@@ -56,15 +85,25 @@ def stabilize_clip(
 CROPS = [("automatic", "auto"), ("none (black borders)", "none")]
 
 
-def build_stabilize_tab(site: Site) -> None:
-    """Create the components of the tab. Without training, the planned camera path is valid, too."""
+def build_stabilize_tab(site: Site) -> list[Example]:
+    """Create the components of the tab, and return its examples. Without training, the planned path is valid, too."""
     gr = require_gradio()
-    clip = clip_box("stabilize-clip", site.example_clip("A shaky walk", "handheld", 1, num_frames=16))
-    with gr.Row():
-        strength = gr.Slider(0, 1, value=1, step=0.05, label="Strength", elem_id="stabilize-strength", buttons=[])
-        crop = gr.Radio(CROPS, value="auto", label="Crop", elem_id="stabilize-crop")
-        tripod = gr.Checkbox(label="Static camera (tripod)", elem_id="stabilize-tripod")
-    button = gr.Button("Stabilize", variant="primary", elem_id="stabilize-compute")
-    panel = ResultPanel(site, "stabilize", {".mp4": "Download .mp4"}, video_label="Before and after")
-    compute = partial(stabilize_clip, site.stabilizer)
-    panel.connect(button, "stabilize_clip", compute, [clip, strength, crop, tripod], "Choose a clip first.")
+    clips = [*site.demo_clips(), site.example_clip("Shaky walk (rendered)", "handheld", 1, num_frames=16)]
+    with columns():
+        with input_column():
+            clip = clip_input(site, "stabilize-clip", clips)
+            with gr.Group(elem_classes="pf-options"):
+                strength = gr.Slider(
+                    0, 1, value=1, step=0.05, label="Strength", elem_id="stabilize-strength", buttons=[]
+                )
+                crop = gr.Radio(CROPS, value="auto", label="Crop", elem_id="stabilize-crop")
+                tripod = gr.Checkbox(label="Static camera (tripod)", elem_id="stabilize-tripod")
+            buttons = gr.Column(elem_classes="pf-buttons")
+        with result_column():
+            empty = "The steady clip appears here, beside the input."
+            panel = ResultPanel(site, "stabilize", {".mp4": "Download .mp4"}, empty, video_label="Before | after")
+    with buttons:
+        panel.connect_clip(clip)
+        compute, inputs = partial(stabilize_clip, site.stabilizer), [clip.box, strength, crop, tripod]
+        panel.connect("Stabilize", "clip", compute, inputs, "Choose a clip first.", trim=clip.trim)
+    return clips

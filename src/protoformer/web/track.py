@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from protoformer.errors import InputError
 from protoformer.io.files import TableWriter
@@ -14,21 +13,21 @@ from protoformer.tracking.result import HEAD, check_boxes, describe_targets, tab
 from protoformer.tracking.video import TrackFrame, track_frames
 from protoformer.video.types import ImageArray
 from protoformer.viz.report import jpeg_data_uri
-from protoformer.web.components import ResultPanel, clip_box, read_asset, require_gradio
-from protoformer.web.decoding import decode_first_frame
-from protoformer.web.job import Job, JobOutput, error_message, message_html
-from protoformer.web.limits import Deadline, Limits
+from protoformer.web.components import (
+    NO_FRAME,
+    ResultPanel,
+    clip_input,
+    columns,
+    input_column,
+    read_asset,
+    require_gradio,
+    result_column,
+)
+from protoformer.web.job import Job, JobOutput, message_html
 from protoformer.web.results import load_view
-from protoformer.web.site import Site
+from protoformer.web.site import Example, Site
 
 MAX_TARGETS = 20
-NO_FRAME: dict[str, Any] = {"image": "", "width": 1, "height": 1}
-
-
-def first_frame(limits: Limits, path: Path) -> dict[str, Any]:
-    """Return the first frame of a clip for the box picker: `image` (data URI), `width` and `height` (pixels)."""
-    image = decode_first_frame(limits, path, Deadline(limits.max_seconds))
-    return {"image": jpeg_data_uri(image), "width": image.shape[1], "height": image.shape[0]}
 
 
 def track_clip(method: NamedMethod, job: Job, path: Path, boxes: Sequence[Sequence[float]] | None) -> JobOutput:
@@ -39,13 +38,16 @@ def track_clip(method: NamedMethod, job: Job, path: Path, boxes: Sequence[Sequen
         raise InputError(f"there are {len(boxes)} boxes and the limit is {MAX_TARGETS}; remove some.")
     downloads = {suffix: job.folder / f"track{suffix}" for suffix in (".mp4", ".csv")}
     table = TableWriter(downloads[".csv"], HEAD)
-    lost = [0] * len(boxes)
+    lost, count = [0] * len(boxes), 0
 
     def save_frame(frame: TrackFrame, image: ImageArray | None) -> None:
+        nonlocal count
         assert image is not None
         for row in table_rows(frame.number, frame.time, frame.targets):
             table.write(*row)
-        job.save_view(_frame_html(frame, image))
+        if count % view_step == 0:
+            job.save_view(_frame_html(frame, image))
+        count += 1
         for index, target in enumerate(frame.targets):
             lost[index] += target.lost
 
@@ -54,14 +56,16 @@ def track_clip(method: NamedMethod, job: Job, path: Path, boxes: Sequence[Sequen
 
     with job.decode_clip(path) as clip:
         check_boxes(boxes, clip.info.size)
-        frames, progress = track_frames(clip, boxes, method.begin), job.progress("frame")
+        view_step = job.view_step(clip)
+        frames, progress = track_frames(clip, boxes, method.begin, **clip.span), job.progress("frame", keeps=True)
         job.write_clip(downloads[".mp4"], clip, frames, draw, progress, outputs=[table], on_result=save_frame)
         height, width = clip.info.size
     return JobOutput(
-        summary=f"{job.num_views} frames of {width}x{height} pixels, {describe_targets(lost)}.",
+        summary=f"{count} frames of {width}x{height} pixels, {describe_targets(lost)}.",
         downloads=downloads,
         view=load_view(job.folder, 0),
         num_views=job.num_views,
+        view_step=view_step,
         video=downloads[".mp4"],
     )
 
@@ -77,34 +81,34 @@ def _frame_html(frame: TrackFrame, image: ImageArray) -> str:
     return f'<img alt="frame {frame.number + 1} with its boxes" src="{jpeg_data_uri(image)}"><pre>{text}</pre>'
 
 
+DOWNLOADS = {".mp4": "Download .mp4", ".csv": "Download .csv"}
 UNTRAINED = "The tracking model was not trained: its weights are random, so the boxes are meaningless."
 
 
-def build_track_tab(site: Site) -> None:
-    """Create the components of the tab."""
+def build_track_tab(site: Site) -> list[Example]:
+    """Create the components of the tab, and return its examples."""
     gr = require_gradio()
-    if not site.tracker.trained:
-        gr.HTML(message_html(UNTRAINED, "warning"), elem_id="track-untrained")
-    clip = clip_box("track-clip", site.example_clip("A chase", "chase", 1, num_frames=16))
-    picker = gr.HTML(
-        value=[],  # boxes [x, y, w, h] in pixels of the clip
-        html_template=read_asset("box_picker.html"),
-        css_template=read_asset("box_picker.css"),
-        js_on_load=read_asset("box_picker.js"),
-        elem_id="track-picker",
-        **NO_FRAME,
-        hint="Drag a box around each target, with the mouse button pressed.",
-        colors=["#{:02x}{:02x}{:02x}".format(*target_color(index)) for index in range(MAX_TARGETS)],
-    )
-    compute = gr.Button("Track", variant="primary", elem_id="track-compute")
-    panel = ResultPanel(site, "track", {".mp4": "Download .mp4", ".csv": "Download .csv"})
-    panel.connect(compute, "track_clip", partial(track_clip, site.tracker), [clip, picker], "Choose a clip first.")
-
-    def show_first_frame(path: Path | None) -> tuple[Any, Any]:
-        """Return the updated box picker and a message."""
-        try:
-            return gr.HTML(value=[], **(first_frame(site.limits, path) if path else NO_FRAME)), ""
-        except InputError as error:
-            return gr.HTML(value=[], **NO_FRAME), message_html(error_message(error, [path] if path else []))
-
-    clip.change(show_first_frame, clip, [picker, panel.message], api_visibility="private", show_progress="hidden")
+    clips = site.demo_clips()
+    with columns():
+        with input_column():
+            if not site.tracker.trained:
+                gr.HTML(message_html(UNTRAINED, "warning"), elem_id="track-untrained")
+            clip = clip_input(site, "track-clip", clips)
+            picker = gr.HTML(
+                value=[],  # boxes [x, y, w, h] in pixels of the clip
+                html_template=read_asset("box_picker.html"),
+                css_template=read_asset("box_picker.css"),
+                js_on_load=read_asset("box_picker.js"),
+                elem_id="track-picker",
+                **NO_FRAME,
+                hint="Drag a box around each target.",
+                colors=["#{:02x}{:02x}{:02x}".format(*target_color(index)) for index in range(MAX_TARGETS)],
+            )
+            buttons = gr.Column(elem_classes="pf-buttons")
+        with result_column():
+            panel = ResultPanel(site, "track", DOWNLOADS, "The tracked boxes appear here.", video_label="Tracks")
+    with buttons:
+        panel.connect_clip(clip, picker)
+        compute, inputs = partial(track_clip, site.tracker), [clip.box, picker]
+        panel.connect("Track", "clip", compute, inputs, "Choose a clip first.", trim=clip.trim)
+    return clips

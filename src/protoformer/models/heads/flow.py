@@ -204,6 +204,7 @@ class FlowDecoder(nn.Module):
         return_all: bool = False,
         low_memory: bool = False,
         progress: ProgressCallback | None = None,
+        upsampled: bool = True,
     ) -> FlowSequence:
         """Run the recurrent updates.
 
@@ -217,9 +218,11 @@ class FlowDecoder(nn.Module):
             return_all: Return the estimates of all updates (for training), not only the last.
             low_memory: Compute costs on demand instead of storing all pairs.
             progress: Called after every update.
+            upsampled: Upsample the estimates by 8; otherwise they have the size of the feature maps. In both cases they
+                are in pixels of the image.
 
         Returns:
-            The upsampled estimates.
+            The estimates.
 
         Raises:
             ValueError: If `num_updates` is below 1.
@@ -238,18 +241,19 @@ class FlowDecoder(nn.Module):
             output = self.update(state, read_costs(grid + flow), flow, prepared)
             state, flow = output.state, flow + output.change
             if return_all or index == num_updates - 1:
-                upsampled = self._upsample(flow, output.log_scale, state)
-                upsampled_flow, upsampled_log_scale = upsampled.split((2, 1), dim=1)
-                flows.append(upsampled_flow)
-                log_scales.append(upsampled_log_scale)
+                estimate = torch.cat((FACTOR * flow, output.log_scale), dim=1)
+                if upsampled:
+                    estimate = self._upsample(estimate, state)
+                final_flow, log_scale = estimate.split((2, 1), dim=1)
+                flows.append(final_flow)
+                log_scales.append(log_scale)
             if progress:
                 progress(index + 1, num_updates)
         return FlowSequence(tuple(flows), tuple(log_scales))
 
-    def _upsample(self, flow: Tensor, log_scale: Tensor, state: Tensor) -> Tensor:
-        """Upsample flow and log scale by 8 to B x 3 x 8H x 8W, the flow in pixels of the image."""
-        weights = self.update.upsampling_weights(state)
-        return upsample(torch.cat((FACTOR * flow, log_scale), dim=1), weights, FACTOR)
+    def _upsample(self, estimate: Tensor, state: Tensor) -> Tensor:
+        """Upsample flow and log scale, B x 3 x H x W, by 8."""
+        return upsample(estimate, self.update.upsampling_weights(state), FACTOR)
 
 
 LEAST_SIDE = 64
@@ -312,6 +316,7 @@ class FlowHead(nn.Module):
         return_all: bool = False,
         low_memory: bool | None = None,
         progress: ProgressCallback | None = None,
+        upsampled: bool = True,
     ) -> FlowPrediction:
         """Estimate the flow from the features of two frames.
 
@@ -325,9 +330,11 @@ class FlowHead(nn.Module):
             low_memory: Compute costs on demand instead of storing all pairs; None decides by size. With `return_all`,
                 global matching stores all pairs of its coarse cells nevertheless, as its loss needs them.
             progress: Called after every update.
+            upsampled: Upsample the estimates to the size of the frames; otherwise they stay at 1/8,
+                in pixels of the frames, which is faster and enough for a camera motion.
 
         Returns:
-            The estimates at the size of the frames, without prototypes.
+            The estimates, without prototypes.
         """
         padding = flow_padding(frame1)
         features1, features2 = match_layout(features1), match_layout(features2)
@@ -350,12 +357,14 @@ class FlowHead(nn.Module):
                 start = matches.flow
             else:
                 start = self.matching.flow(features1, features2, low_memory)
+        state, context = torch.tanh(state), F.relu(context)
         sequence = self.decoder(
-            fmap1, fmap2, torch.tanh(state), F.relu(context), num_updates, start, return_all, low_memory, progress
+            fmap1, fmap2, state, context, num_updates, start, return_all, low_memory, progress, upsampled
         )
+        stride = 1 if upsampled else FACTOR
         return FlowPrediction(
-            tuple(padding.crop(flow) for flow in sequence.flows),
-            tuple(padding.crop(log_scale) for log_scale in sequence.log_scales),
+            tuple(padding.crop(flow, stride) for flow in sequence.flows),
+            tuple(padding.crop(log_scale, stride) for log_scale in sequence.log_scales),
             prototypes=(),
             matches=matches,
         )

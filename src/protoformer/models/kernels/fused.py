@@ -30,7 +30,8 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     queries, keys, values = to_autocast_dtype(queries), to_autocast_dtype(keys), to_autocast_dtype(values)
     if dispatch.is_cpu_inference(queries):  # avoids the operator, whose first call imports for a second
         with full_precision(queries):
-            return blocked.prototype_sums(queries, keys, values)
+            is_half = queries.dtype == torch.bfloat16
+            return (blocked.half_prototype_sums if is_half else blocked.prototype_sums)(queries, keys, values)
     sums, mass = operators.prototype_sums(queries, keys, values)
     return sums, mass
 

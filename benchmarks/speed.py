@@ -1,0 +1,319 @@
+"""Time, memory and accuracy of all tasks, beside what else is used for them, and of the commands from their start.
+
+    python benchmarks/speed.py --root data --busy --json out/speed.json
+
+Frames are a texture under a shaking camera. Times are the median over the frames of a clip, or of `--repeats` calls,
+after one to warm up; the time of all cores is the least of any call. Memory is what a call takes beyond what was held
+before. Stabilization is timed from a file to a file, and the commands from the start of their process to its end.
+`--root` has Sintel and Middlebury in their official layouts, for the end-point error of the methods of flow (each pair
+weighted equally). `--busy` repeats stabilization and the commands beside one spinning process per core. vid.stab needs
+an ffmpeg with it, and RAFT-large needs torchvision.
+"""
+
+import protoformer  # noqa: F401, I001 - first, as it makes OpenMP threads wait passively before torch is imported
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from inference import raft
+from measuring import peak_mib, synchronize
+from protoformer.batch.workers import core_count
+from protoformer.datasets.registry import open_dataset
+from protoformer.errors import UntrainedWarning
+from protoformer.flow.baselines import BASELINES, baseline_flow
+from protoformer.flow.evaluation import evaluate_flow, predictor_method
+from protoformer.flow.predictor import FAST, FlowPredictor
+from protoformer.io.files import write_atomically
+from protoformer.loading import load, load_stabilizer
+from protoformer.stabilization.evaluation import run_vidstab, vidstab_missing
+from protoformer.synthetic.textures import noise
+from protoformer.tracking.baselines import BaselineTracker
+from protoformer.video.pipeline import run_pipeline
+from protoformer.video.reader import open_video
+from protoformer.video.types import ImageArray
+from protoformer.video.writer import VideoWriter
+
+SIZES = {"440x1024": (440, 1024), "480p": (480, 854), "720p": (720, 1280), "1080p": (1080, 1920), "4k": (2160, 3840)}
+"""(height, width) by name."""
+STABILIZED_FRAMES = 60
+"""Frames of the clip that is stabilized."""
+SHAKE = 3.0
+"""Standard deviation of the camera's position from frame to frame, pixels."""
+DATASETS = {"sintel": "Sintel", "middlebury": "Middlebury"}
+"""Datasets for the accuracy of flow, and their folders below `--root`."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one method costs.
+
+    Attributes:
+        task: Task.
+        method: Method.
+        size: Name of the frame size.
+        milliseconds: Per frame, or of a command.
+        cpu_milliseconds: Least time of all cores, which changes less than the elapsed time if other programs run.
+        mib: Peak memory, MiB; None where it is unknown.
+        accuracy: Score, with its unit; empty where it is unknown.
+    """
+
+    task: str
+    method: str
+    size: str
+    milliseconds: float
+    cpu_milliseconds: float
+    mib: float | None = None
+    accuracy: str = ""
+
+
+def shaky_frames(size: tuple[int, int], count: int) -> list[ImageArray]:
+    """Render a texture under a shaking camera: uint8 H x W x 3."""
+    generator = torch.Generator().manual_seed(0)
+    height, width = size
+    coarse = noise(height // 2 + 32, width // 2 + 32, generator, falloff=0.8)
+    wide = (255 * coarse).byte().permute(1, 2, 0).contiguous().numpy()
+    wide = cv2.resize(wide, (width + 64, height + 64), interpolation=cv2.INTER_CUBIC)
+    places = SHAKE * np.random.default_rng(0).normal(size=(count, 2))
+    moves = (np.array([[1, 0, -32 - x], [0, 1, -32 - y]]) for x, y in places)
+    return [np.asarray(cv2.warpAffine(wide, move, (width, height)), np.uint8) for move in moves]
+
+
+def time_call(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float, float | None]:
+    """Return the milliseconds of a call after the first, the least of all cores, and the memory of the first."""
+    mib = peak_mib(step, device)
+    elapsed, of_cores = zip(*(time_once(step, device) for _ in range(repeats)), strict=True)
+    return statistics.median(elapsed), min(of_cores), mib
+
+
+def time_once(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Return the milliseconds of a call, and those of all cores for this process and its children."""
+    synchronize(device)
+    start, cpu_start = time.perf_counter(), sum(os.times()[:4])
+    step()
+    synchronize(device)
+    return 1000 * (time.perf_counter() - start), 1000 * (sum(os.times()[:4]) - cpu_start)
+
+
+def flow_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
+    """Measure flow along a clip, where each frame is encoded once."""
+    frames = shaky_frames(SIZES[size], repeats + 3)
+    model = load("flow", str(device))
+    for name, options in (("protoformer flow", {"zoom": 1}), ("protoformer flow --fast", FAST)):
+        video = iter(model.flow_video(iter(frames), **options))
+        yield Cost("flow", name, size, *time_call(lambda: next(video), device, repeats))  # noqa: B023
+    pair = tuple(torch.from_numpy(frame).permute(2, 0, 1).float() / 255 for frame in frames[:2])
+    for name in BASELINES:
+        step = partial(baseline_flow, name, *pair)
+        yield Cost("flow", f"OpenCV {name}", size, *time_call(step, torch.device("cpu"), repeats))
+    try:
+        cost = raft(SIZES[size], device, "auto", repeats)
+    except (ImportError, RuntimeError) as error:
+        print(f"RAFT-large is left out: {error}", file=sys.stderr)
+    else:
+        yield Cost("flow", cost.name, size, cost.milliseconds, math.nan, cost.mib)
+
+
+def depth_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
+    """Measure the depth of an image."""
+    (frame,) = shaky_frames(SIZES[size], 1)
+    model = load("depth", str(device))
+    for name, options in (("protoformer depth", {}), ("protoformer depth --no-mirrored", {"mirrored": False})):
+        step = partial(model.depth, frame, **options)
+        yield Cost("depth", name, size, *time_call(step, device, repeats))
+
+
+def track_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
+    """Measure tracking of one object."""
+    frames, (height, width) = shaky_frames(SIZES[size], 10 * repeats + 3), SIZES[size]
+    box = (width // 2 - 40, height // 2 - 30, 80, 60)
+    tracker = load("track", str(device)).tracker(frames[0], box)
+    steps: dict[str, Callable[[ImageArray], object]] = {"protoformer track": tracker.update}
+    steps["protoformer track --method correlation"] = BaselineTracker("correlation", frames[0], box).update
+    for name, update in steps.items():
+        following = iter(frames[1:])
+        step = lambda: update(next(following))  # noqa: B023, E731
+        yield Cost("track", name, size, *time_call(step, device, 10 * repeats))
+
+
+def stabilize_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cost]:
+    """Measure stabilization from a file to a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        clip, output = Path(folder) / "clip.mp4", Path(folder) / "steady.mp4"
+        frames = shaky_frames(SIZES[size], STABILIZED_FRAMES)
+        with VideoWriter(clip, fps=30) as writer:
+            for frame in frames:
+                writer.write(frame)
+        predictor, video = load_stabilizer(device=str(device)), open_video(clip)
+
+        def stabilize(end: float | None = None) -> None:
+            result = predictor.stabilize(video, end=end)
+            run_pipeline(
+                predictor.frames(video, result), lambda frame: frame.stabilized, VideoWriter(output, open_video(clip))
+            )
+
+        stabilize(end=0.2)
+        times: list[float] = []
+        mib = peak_mib(lambda: times.extend(time_once(stabilize, device)), device)
+        yield Cost("stabilize", "protoformer stabilize", size, *(each / len(frames) for each in times), mib)
+        if reason := vidstab_missing():
+            print(f"vid.stab is left out: {reason}", file=sys.stderr)
+            return
+
+        def vidstab() -> None:
+            with VideoWriter(output, open_video(clip)) as writer:
+                for _, after in run_vidstab(video, None):
+                    writer.write(after)
+
+        times = [each / len(frames) for each in time_once(vidstab, device)]
+        yield Cost("stabilize", f"vid.stab {_vidstab_version()}", size, *times)
+
+
+def _vidstab_version() -> str:
+    """Return the version of vid.stab, which its library prints in its name."""
+    linked = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    line = next((line for line in linked.splitlines() if "libvidstab.so" in line), "")
+    return line.split()[0].removeprefix("libvidstab.so.") if line else ""
+
+
+def command_costs(repeats: int) -> Iterator[Cost]:
+    """Measure commands from the start of their process to their end."""
+    with tempfile.TemporaryDirectory() as folder:
+        for index, frame in enumerate(shaky_frames((480, 640), 2)):
+            cv2.imwrite(f"{folder}/{index}.png", frame)
+        programs = {
+            "protoformer --help": ["-m", "protoformer", "--help"],
+            "pf.load('flow')": ["-c", "import protoformer as pf; pf.load('flow', 'cpu')"],
+            "protoformer flow A B": ["-m", "protoformer", "flow", "0.png", "1.png", "--device", "cpu"],
+            "protoformer flow A B --fast": ["-m", "protoformer", "flow", "0.png", "1.png", "--fast", "--device", "cpu"],
+        }
+        for name, arguments in programs.items():
+            step = partial(subprocess.run, [sys.executable, *arguments], cwd=folder, check=True, capture_output=True)
+            milliseconds, cpu_milliseconds, _ = time_call(step, torch.device("cpu"), repeats)
+            yield Cost("start to end", name, "480x640" if "flow A" in name else "", milliseconds, cpu_milliseconds)
+
+
+def flow_errors(root: Path, device: torch.device) -> dict[str, str]:
+    """Return the mean end-point error of the methods of flow, as text."""
+    model: FlowPredictor = load("flow", str(device))
+    methods: dict[str, Any] = {
+        "protoformer flow": predictor_method(model, zoom=1),
+        "protoformer flow --fast": predictor_method(model, FAST["num_updates"], zoom=FAST["zoom"]),
+        **{f"OpenCV {name}": partial(baseline_flow, name) for name in BASELINES},
+    }
+    texts: dict[str, str] = {}
+    for name, method in methods.items():
+        parts = []
+        for dataset, folder in DATASETS.items():
+            if (root / folder).is_dir():
+                pairs = open_dataset(dataset, root / folder)
+                samples = evaluate_flow(pairs, method, names=(dataset, name), root=root / folder).samples
+                parts.append(f"{folder} {statistics.mean(sample.scores.epe for sample in samples):.2f}")
+        texts[name] = ", ".join(parts) + " px" if parts else ""
+    return texts
+
+
+def _spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def busy_cores() -> Iterator[None]:
+    """Keep one process spinning on each core."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_spin, daemon=True) for _ in range(core_count())]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+MEASUREMENTS = {"flow": flow_costs, "depth": depth_costs, "track": track_costs, "stabilize": stabilize_costs}
+
+
+def cost_table(costs: list[Cost], device: torch.device) -> Table:
+    """Format a row per method."""
+    load_average = os.getloadavg()[0]
+    title = f"{device}, {torch.get_num_threads()} threads, {core_count()} cores, load average {load_average:.1f}"
+    table = Table(title=title, box=None)
+    for column in ("task", "method", "size", "ms", "ms of cores", "frames/s", "MiB", "accuracy"):
+        is_number = column in ("ms", "ms of cores", "frames/s", "MiB")
+        table.add_column(column, justify="right" if is_number else "left")
+    for cost in costs:
+        rate = "" if cost.task.startswith(("start", "busy: start")) else f"{1000 / cost.milliseconds:.1f}"
+        mib = "" if cost.mib is None else f"{cost.mib:.0f}"
+        times = (f"{each:.0f}" for each in (cost.milliseconds, cost.cpu_milliseconds))
+        table.add_row(cost.task, cost.method, cost.size, *times, rate, mib, cost.accuracy)
+    return table
+
+
+def busy_costs(quiet: list[Cost], size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
+    """Repeat stabilization and the commands beside spinning processes; the accuracy column is the slowdown."""
+    with busy_cores():
+        for cost in (*islice(stabilize_costs(size, device), 1), *command_costs(repeats)):
+            before = next(
+                each for each in quiet if (each.task, each.method, each.size) == (cost.task, cost.method, cost.size)
+            )
+            slowdown = f"{cost.milliseconds / before.milliseconds:.1f} times as long"
+            yield replace(cost, task=f"busy: {cost.task}", mib=None, accuracy=slowdown)
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=[name for name in SIZES if name != "4k"])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--repeats", type=int, default=3, help="calls that are timed")
+    parser.add_argument("--commands", action=argparse.BooleanOptionalAction, default=True, help="time commands too")
+    parser.add_argument("--busy", action="store_true", help="repeat beside one spinning process per core")
+    parser.add_argument("--root", type=Path, help="folder of the datasets, for the accuracy of flow")
+    parser.add_argument("--json", type=Path, help="file for the figures")
+    arguments = parser.parse_args()
+    device, costs = torch.device(arguments.device), []
+    errors = flow_errors(arguments.root, device) if arguments.root and "flow" in arguments.tasks else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UntrainedWarning)
+        for task in arguments.tasks:
+            for size in arguments.sizes:
+                for cost in MEASUREMENTS[task](size, device, arguments.repeats):
+                    costs.append(replace(cost, accuracy=errors.get(cost.method, "")))
+                    print(
+                        f"{cost.task}, {cost.method}, {size}: {cost.milliseconds:.0f} ms", file=sys.stderr, flush=True
+                    )
+        costs.extend(command_costs(arguments.repeats) if arguments.commands else ())
+        if arguments.busy and arguments.commands and "stabilize" in arguments.tasks:
+            costs.extend(busy_costs(list(costs), arguments.sizes[0], device, arguments.repeats))
+    Console(width=160).print(cost_table(costs, device))
+    if arguments.json:
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(arguments.json, json.dumps([asdict(cost) for cost in costs], indent=1).encode())
+
+
+if __name__ == "__main__":
+    main()
