@@ -84,7 +84,7 @@ def test_training_reaches_every_parameter(decoder):
     built = network(decoder).train()
     prediction = built(*pair(64, 64), return_all=True)
     total = sum(flow.abs().mean() for flow in prediction.flows) + sum(s.abs().mean() for s in prediction.log_scales)
-    total = total - prediction.matches.log_shares.mean()
+    total = total - prediction.matches.log_probs.mean()
     total.backward()
     assert [name for name, parameter in built.named_parameters() if parameter.grad is None] == []
 

@@ -57,7 +57,7 @@ def test_what_resembles_nothing_goes_with_what_is_around():
     target = source.roll((0, 6), dims=(2, 3))
     target[:, :, 14:18, 20:24] = 0  # what was at 14:18, 14:18
     matches = matching()(source, target)
-    nowhere = matches.log_shares[0, :, -1].exp().view(16, 16)
+    nowhere = matches.log_probs[0, :, -1].exp().view(16, 16)
     assert nowhere[7:9, 7:9].min() > 20 * nowhere[3:6, 3:6].max()
     assert torch.allclose(matches.flow[:, :, 14:18, 14:18], constant(6, 0), atol=1.5)
 
@@ -86,7 +86,7 @@ def test_shares_add_up_and_teach_everything():
     built, source = GlobalMatching(64), features(16, 16).requires_grad_()
     matches = built(source, source.detach().roll(4, 3))
     assert matches.size == (8, 8)
-    assert torch.allclose(matches.log_shares.exp().sum(dim=2), torch.ones(1, 64), atol=1e-5)
+    assert torch.allclose(matches.log_probs.exp().sum(dim=2), torch.ones(1, 64), atol=1e-5)
     assert not matches.flow.requires_grad
-    matches.log_shares[..., 3].sum().backward()
+    matches.log_probs[..., 3].sum().backward()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in (source, *built.parameters()))

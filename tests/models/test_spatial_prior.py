@@ -99,8 +99,8 @@ def test_gradients_of_sums_equal_finite_differences(monkeypatch):
     torch.library.opcheck(operators.spatial_sums, (*inputs, pixels))
     compute: Callable[..., tuple[Tensor, ...]]
     for compute in (fused.spatial_sums, plain.spatial_sums):
-        outputs = compute(*inputs[:3], plain.Prior(inputs[3], pixels))
-        torch.testing.assert_close(outputs, plain.spatial_sums(*inputs[:3], plain.Prior(inputs[3], pixels)))
+        outputs = compute(*inputs[:3], plain.PriorCoefficients(inputs[3], pixels))
+        torch.testing.assert_close(outputs, plain.spatial_sums(*inputs[:3], plain.PriorCoefficients(inputs[3], pixels)))
 
 
 @pytest.mark.parametrize("update", E_STEPS)

@@ -200,7 +200,7 @@ def _assign(
         keys, _ = prototyping.keys_and_values(tokens)
         expectation = prototyping.expectation(state.centers, keys, size, state.prior)
         return expectation.memberships().mean(dim=1).argmax(dim=1)
-    return nearest_prototype(tokens, state.centers, None if state.prior is None else state.prior.of_assignment())
+    return nearest_prototype(tokens, state.centers, None if state.prior is None else state.prior.assignment_prior())
 
 
 @contextmanager
@@ -215,7 +215,7 @@ def without_prototype(mixer: Mixer, prototype: int) -> Iterator[None]:
     def remove(_: object, inputs: tuple[Any, ...], output: tuple[Tensor, Prototypes | None]) -> Any:
         mixed, prototypes = output
         first = mixer.prototyping(inputs[0][:1], inputs[1])
-        prior = None if first.prior is None else first.prior.kept(kept)
+        prior = None if first.prior is None else first.prior.select(kept)
         fewer = Prototypes(first.centers[:, kept], first.memberships[:, :, kept], first.size, prior=prior)
         first_mixed, _ = mixer.synchronization(inputs[0][:1], fewer)
         return torch.cat((first_mixed.to(mixed.dtype), mixed[1:])), prototypes

@@ -139,8 +139,8 @@ def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Te
     # Targets between the outermost cell centers and the image border have fewer than four neighboring cells.
     weights = weights * inside
     weights = weights / weights.sum(dim=2, keepdim=True).clamp_min(1e-6)
-    visible_nll = -(weights * matches.log_shares.gather(2, index)).sum(dim=2)
-    nll = torch.where(visible, visible_nll, -matches.log_shares[..., -1])
+    visible_nll = -(weights * matches.log_probs.gather(2, index)).sum(dim=2)
+    nll = torch.where(visible, visible_nll, -matches.log_probs[..., -1])
     return side * side * torch.where(cell_mask, nll, 0.0).sum()
 
 

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 from protoformer.geometry.warps import cells
 from protoformer.models.kernels.reference import (
-    competing,
+    divide_by_mass,
+    gather_assigned,
     mean_positions,
-    means,
     member_sums,
     similarities,
+    softmax_over_prototypes,
     spatial_moments,
-    take,
 )
 from protoformer.models.runtime import merge_heads, split_heads
 from protoformer.models.spatial_prior import Layout, SpatialPrior
@@ -59,7 +59,7 @@ def cosine_similarities(queries: Tensor, keys: Tensor) -> Tensor:
 
 def cosine(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
     """CAP with cosine similarity: the E-step of a mixture of von Mises-Fisher distributions over unit keys."""
-    return competing(cosine_similarities(queries, keys) + prior)
+    return softmax_over_prototypes(cosine_similarities(queries, keys) + prior)
 
 
 def cross_attention(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
@@ -107,7 +107,7 @@ def maximization_step(memberships: Tensor, values: Tensor, normalize: bool) -> T
         B x heads x K x d; zero for a prototype without members.
     """
     sums, mass = member_sums(memberships, values)
-    return means(sums, mass) if normalize else sums
+    return divide_by_mass(sums, mass) if normalize else sums
 
 
 def maximize(
@@ -173,7 +173,7 @@ class UngatedSynchronization(nn.Module):
         """
         assignment = prototypes.assign(features)
         # The layers act on single vectors, so they are applied to the prototypes before these are spread.
-        return take(self.feed_forward(self.value(prototypes.centers)), assignment), assignment
+        return gather_assigned(self.feed_forward(self.value(prototypes.centers)), assignment), assignment
 
 
 class SimilarityLayer(nn.Module):
@@ -196,7 +196,7 @@ class SimilarityLayer(nn.Module):
             The update to add to the features, B x HW x C, and the assignment, B x HW, int64.
         """
         assignment = prototypes.assign(features)
-        nearest = take(prototypes.centers, assignment)
+        nearest = gather_assigned(prototypes.centers, assignment)
         similarity = F.cosine_similarity(features, nearest, dim=-1)
         return self.layer(torch.sigmoid(self.alpha * similarity + self.beta)[..., None] * nearest), assignment
 
@@ -219,7 +219,7 @@ class PlainLayer(nn.Module):
             The update to add to the features, B x HW x C, and the assignment, B x HW, int64.
         """
         assignment = prototypes.assign(features)
-        return self.layer(take(prototypes.centers, assignment)), assignment
+        return self.layer(gather_assigned(prototypes.centers, assignment)), assignment
 
 
 class Broadcast(nn.Module):

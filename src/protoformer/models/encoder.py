@@ -58,7 +58,7 @@ class ResidualBlock(nn.Module):
         # No biases: instance norm subtracts them.
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm, self.norm_and_relu = MapNorm(), MapNorm(rectified=True)
+        self.norm, self.norm_and_relu = MapNorm(), MapNorm(relu=True)
         is_identity = stride == 1 and channels_in == channels
         self.shortcut = nn.Identity() if is_identity else nn.Conv2d(channels_in, channels, 1, stride=stride)
 
@@ -85,7 +85,7 @@ def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
         half = channels // 2
         layers = [
             nn.Conv2d(channels_in, half, 7, stride=2, padding=3, bias=False),
-            MapNorm(rectified=True),
+            MapNorm(relu=True),
             ResidualBlock(half, half),
             ResidualBlock(half, channels, stride=2),
         ]

@@ -42,12 +42,12 @@ from protoformer.models import ablations
 from protoformer.models.kernels import fused
 from protoformer.models.kernels.reference import (
     cell_positions,
-    competing,
-    directions,
+    divide_by_mass,
     mean_positions,
-    means,
     nearest_prototype,
     similarities,
+    softmax_over_prototypes,
+    unit_vectors,
 )
 from protoformer.models.runtime import (
     accumulation_dtype,
@@ -61,7 +61,7 @@ from protoformer.models.spatial_prior import INITIAL_TEMPERATURE, INITIAL_WIDTH,
 
 def cap(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
     """E-step of the paper: softmax over the prototypes, so that the memberships of each pixel sum to 1."""
-    return competing(similarities(queries, keys) + prior)
+    return softmax_over_prototypes(similarities(queries, keys) + prior)
 
 
 E_STEPS: dict[str, ablations.EStep] = {"cap": cap, **ablations.E_STEPS}
@@ -130,7 +130,7 @@ class Prototypes:
 
         The centers of pixels are at whole numbers, as in `geometry.warps.pixel_grid`.
         """
-        return None if self.prior is None else self.prior.pixel_positions
+        return None if self.prior is None else self.prior.positions_in_pixels
 
     @property
     def memberships(self) -> Tensor:
@@ -157,7 +157,7 @@ class Prototypes:
         Returns:
             B x HW, int64.
         """
-        return nearest_prototype(features, self.centers, None if self.prior is None else self.prior.of_assignment())
+        return nearest_prototype(features, self.centers, None if self.prior is None else self.prior.assignment_prior())
 
     def soft_assignment(self) -> Tensor:
         """Return the soft version of the assignment of Latent Synchronization, B x K x HW, with gradients.
@@ -171,7 +171,7 @@ class Prototypes:
             raise ValueError("the soft assignment needs the features that were clustered")
         prior, temperature = self.prior, INITIAL_TEMPERATURE
         with full_precision(self.features):
-            cosines = directions(self.centers) @ directions(self.features).transpose(1, 2)
+            cosines = unit_vectors(self.centers) @ unit_vectors(self.features).transpose(1, 2)
             if prior is None:
                 return (cosines / temperature).softmax(dim=1)
             return (cosines / prior.log_temperature.exp() + prior.logits()).softmax(dim=1)
@@ -355,9 +355,9 @@ class Prototyping(nn.Module):
         if prior is None:
             sums, mass = fused.prototype_sums(queries, keys, values)
         else:
-            sums, mass, moments = fused.spatial_sums(queries, keys, values, prior.of_expectation())
+            sums, mass, moments = fused.spatial_sums(queries, keys, values, prior.e_step_prior())
             prior = replace(prior, positions=mean_positions(moments, mass, prior.positions))
-        return (means(sums, mass) if self.normalize else sums), prior
+        return (divide_by_mass(sums, mass) if self.normalize else sums), prior
 
     def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Return one-hot memberships of each pixel in its cell: B x 1 x K x HW."""

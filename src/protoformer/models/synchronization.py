@@ -75,7 +75,7 @@ class LatentSynchronization(nn.Module):
             self.alpha,
             self.beta,
             self.feed_forward,
-            None if prototypes.prior is None else prototypes.prior.of_assignment(),
+            None if prototypes.prior is None else prototypes.prior.assignment_prior(),
         )
 
     def attend(self, features: Tensor, centers: Tensor, assignment: Tensor) -> Tensor:

@@ -109,12 +109,12 @@ class DepthUpdate(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.input_encoder = nn.Sequential(
-            ActivatedConv(3, hidden, 7, rectified=True, padding=3),
-            ActivatedConv(hidden, hidden - 3, 3, rectified=True, padding=1),
+            ActivatedConv(3, hidden, 7, relu=True, padding=3),
+            ActivatedConv(hidden, hidden - 3, 3, relu=True, padding=1),
         )
         self.gru = SeparableGRU(hidden, hidden)
         last_conv = ActivatedConv(2 * hidden, 2, 3, padding=1)
-        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), last_conv)
+        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, relu=True, padding=1), last_conv)
         init_for_relu(self.input_encoder)
         init_for_relu(self.delta_head[0])
         # Small weights keep the first logits near 0, where the gradient of the sigmoid is largest.
@@ -150,8 +150,8 @@ class DepthRefiner(nn.Module):
     def __init__(self, hidden: int, channels: int) -> None:
         super().__init__()
         self.fusion = nn.Sequential(
-            ActivatedConv(hidden + channels, hidden, 3, rectified=True, padding=1),
-            ActivatedConv(hidden, hidden, 3, rectified=True, padding=1),
+            ActivatedConv(hidden + channels, hidden, 3, relu=True, padding=1),
+            ActivatedConv(hidden, hidden, 3, relu=True, padding=1),
         )
         self.delta_head = ActivatedConv(hidden, 2, 3, padding=1)
         self.upsampling_head = ActivatedConv(hidden, 9 * FINE_STRIDE**2, 1)

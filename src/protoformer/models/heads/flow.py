@@ -102,7 +102,7 @@ class CorrelationCosts(nn.Module):
         return lambda positions: correlation.windows(positions, self.radius)
 
 
-class MemoryCosts(nn.Module):
+class CostMemoryReader(nn.Module):
     """Cost reader of the "memory" decoder of the paper, after FlowFormer.
 
     A window of costs around the current estimate, embedded with its position, queries the latent tokens of the cost map
@@ -188,7 +188,7 @@ class FlowDecoder(nn.Module):
         update: The recurrent update, built for `costs.channels` cost channels.
     """
 
-    def __init__(self, costs: CorrelationCosts | MemoryCosts, update: UpdateBlock) -> None:
+    def __init__(self, costs: CorrelationCosts | CostMemoryReader, update: UpdateBlock) -> None:
         super().__init__()
         self.costs = costs
         self.update = update
@@ -375,13 +375,13 @@ def flow_padding(images: Tensor) -> Padding:
     return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, LEAST_SIDE)
 
 
-def _build_costs(config: ModelConfig) -> CorrelationCosts | MemoryCosts:
+def _build_costs(config: ModelConfig) -> CorrelationCosts | CostMemoryReader:
     flow = config.flow
     if flow.decoder == "recurrent":
         return CorrelationCosts(flow.corr_levels, flow.corr_radius)
     heads = flow.memory_dim // config.encoder.head_dim
     memory = CostMemory(flow.memory_tokens, flow.memory_dim, flow.memory_layers, heads, context_width=flow.hidden_dim)
-    return MemoryCosts(memory, flow.memory_dim, heads, flow.corr_radius)
+    return CostMemoryReader(memory, flow.memory_dim, heads, flow.corr_radius)
 
 
 def _build_cross_image(config: ModelConfig) -> CrossSynchronization:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry.warps import Padding, pixel_grid, upsample_2x
 from protoformer.models.heads.correlation import window_index
-from protoformer.models.kernels.reference import means
+from protoformer.models.kernels.reference import divide_by_mass
 from protoformer.models.prototyping import Prototyping
 from protoformer.models.runtime import (
     accumulation_dtype,
@@ -56,13 +56,13 @@ class MatchResult:
     Attributes:
         flow: B x 2 x H x W, pixels of the feature map, without gradient.
         size: (rows, columns) of the grid of n cells.
-        log_shares: B x n x (n + 1), log probability that each cell of frame 1 matches each cell of frame 2 or, in the
+        log_probs: B x n x (n + 1), log probability that each cell of frame 1 matches each cell of frame 2 or, in the
             last column, none of them.
     """
 
     flow: Tensor
     size: tuple[int, int]
-    log_shares: Tensor
+    log_probs: Tensor
 
 
 class GlobalMatching(nn.Module):
@@ -232,6 +232,6 @@ class PrototypeAggregation(nn.Module):
         """
         memberships, mass = prepared
         values = split_heads(self.value(maps_to_tokens(motion)), memberships.shape[1])
-        prototype_motion = means(memberships.to(values.dtype) @ values, mass)
+        prototype_motion = divide_by_mass(memberships.to(values.dtype) @ values, mass)
         broadcast = merge_heads(memberships.transpose(-2, -1) @ prototype_motion.to(memberships.dtype))
         return motion + self.strength * tokens_to_maps(broadcast, map_size(motion))

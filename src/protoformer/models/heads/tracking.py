@@ -159,8 +159,8 @@ class FineMaps(nn.Module):
         super().__init__()
         self.upsample_proj = nn.Conv2d(coarse, 4 * fine, 1)
         self.fine_proj = nn.Conv2d(fine, fine, 1)
-        self.conv1 = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
-        self.conv2 = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
+        self.conv1 = ActivatedConv(fine, fine, 3, relu=True, padding=1)
+        self.conv2 = ActivatedConv(fine, fine, 3, relu=True, padding=1)
         init_for_relu(self)
 
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:

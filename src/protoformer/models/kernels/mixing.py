@@ -172,7 +172,7 @@ def mix(
         )
         pixels = None
         if log_width is not None:
-            pixels = reference.pixel_positions((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
+            pixels = reference.pixel_coordinates((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
             buffers["earlier_positions"][0] = reference.cell_positions((grid[0], grid[1]), tokens.device, torch.float32)
         directions = _run_iterations(
             projected, buffers, layers, iterations, normalize, residual, _prior_of(log_width, pixels)
@@ -190,11 +190,13 @@ def mix(
     return tuple(Mixed(attended, assignment=assignment, projected=projected, **buffers))  # type: ignore[return-value]
 
 
-def _prior_of(log_width: Tensor | None, pixels: Tensor | None) -> Callable[[Tensor], reference.Prior | None]:
+def _prior_of(
+    log_width: Tensor | None, pixels: Tensor | None
+) -> Callable[[Tensor], reference.PriorCoefficients | None]:
     """Return a function from positions of prototypes, B x K x 2, to their spatial prior, or to None without one."""
     if log_width is None or pixels is None:
         return lambda positions: None
-    return lambda positions: reference.Prior(reference.prior_coefficients(positions, log_width), pixels)
+    return lambda positions: reference.PriorCoefficients(reference.prior_coefficients(positions, log_width), pixels)
 
 
 def _run_iterations(
@@ -204,7 +206,7 @@ def _run_iterations(
     iterations: int,
     normalize: bool,
     residual: bool,
-    prior_of: Callable[[Tensor], reference.Prior | None],
+    prior_of: Callable[[Tensor], reference.PriorCoefficients | None],
 ) -> tuple[Tensor, Tensor]:
     """Run all EM iterations and fill the buffers.
 
@@ -228,7 +230,7 @@ def _run_iterations(
         prior = prior_of(buffers["earlier_positions"][slot]) if buffers["positions"].numel() else None
         *parts, moments = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, lse, prior)
         is_last = step == iterations - 1
-        _center_functions().finish(
+        _center_functions().m_step(
             (parts[0], parts[1]),
             before,
             (
@@ -262,7 +264,7 @@ def _project(tokens: Tensor, weight: Tensor, bias: Tensor, tokens_half: Tensor) 
 
 
 def _center_functions() -> Any:
-    """Return the module with `pool`, `finish`, `centers_gradient` and `spread`: Triton kernels or plain torch."""
+    """Return the module with `pool`, `m_step`, `centers_gradient` and `spread`: Triton kernels or plain torch."""
     if not dispatch.is_enabled("centers"):
         return reference
     from protoformer.models.kernels import center_kernels
@@ -332,7 +334,7 @@ def mix_backward(
         torch.addmm(d_centers.reshape(-1, channels), d_ls_projected, prototype_weight, out=d_all[-1].view(-1, channels))
         gradient_of_positions = None
         if log_width is not None:
-            pixels = reference.pixel_positions((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
+            pixels = reference.pixel_coordinates((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
             gradient_of_positions = _PositionsGradient(d_positions, positions, earlier_positions, log_width, pixels)
         d_queries, biases = _iterations_backward(
             d_all,
@@ -387,7 +389,7 @@ class _PositionsGradient:
         self.prior_of = _prior_of(log_width, pixels)
         self.d_log_width = torch.zeros_like(log_width)
 
-    def before_step(self, step: int, mass: Tensor) -> tuple[reference.Prior | None, Tensor]:
+    def before_step(self, step: int, mass: Tensor) -> tuple[reference.PriorCoefficients | None, Tensor]:
         """Return the prior of an iteration, and the gradient of its sums of (x, y, 1), B x K x 3.
 
         mass: B x K x heads.
