@@ -128,7 +128,7 @@ class FlowEngine:
     @torch.no_grad()
     def _run_encoder(self, images: Tensor) -> tuple[Tensor, ...]:
         with self._autocast():
-            return (self._network.encode_frame(images),)
+            return (self._network.encode_flow_frame(images),)
 
     @torch.no_grad()
     def _run_decoder(

@@ -133,7 +133,7 @@ class ProtoFormer(
             prediction, prototypes=tuple(tuple(block.first(batch) for block in stage) for stage in encoded.prototypes)
         )
 
-    def encode_frame(self, frames: Tensor) -> Tensor:
+    def encode_flow_frame(self, frames: Tensor) -> Tensor:
         """Compute the features of frames for `decode_flow`; in a video, those of a frame serve two pairs.
 
         Args:
@@ -148,7 +148,7 @@ class ProtoFormer(
     def decode_flow(
         self, frame1: Tensor, features1: Tensor, features2: Tensor, num_updates: int | None = None, **options: Any
     ) -> FlowPrediction:
-        """Estimate the flow from features of `encode_frame`; the arguments are those of `FlowHead`."""
+        """Estimate the flow from features of `encode_flow_frame`; the arguments are those of `FlowHead`."""
         prediction: FlowPrediction = self._head("flow")(frame1, features1, features2, num_updates, **options)
         return prediction
 
@@ -190,14 +190,14 @@ class ProtoFormer(
 
     def embed_target(self, reference: Tensor, boxes: Tensor) -> Template:
         """Embed the targets of reference crops for `locate_target`; arguments as in `track`."""
-        template: Template = self._head("track").embed(self._encode_cells("track", reference).features[-1], boxes)
+        template: Template = self._head("track").embed(self._encode_whole_cells("track", reference).features[-1], boxes)
         return template
 
     def locate_target(
         self, template: Template, search: Tensor, prior: Tensor | None = None, prior_strength: Tensor | None = None
     ) -> TrackingPrediction:
         """Locate embedded targets in search crops; the prior is that of `TrackingHead`."""
-        features = self._encode_cells("track", search).features
+        features = self._encode_whole_cells("track", search).features
         prediction: TrackingPrediction = self._head("track")(features, template, prior, prior_strength)
         return prediction
 
@@ -213,7 +213,7 @@ class ProtoFormer(
                 the confidence of that displacement.
         """
         with torch.no_grad():
-            features = self._encode_cells("stabilize", frames).features[-1]
+            features = self._encode_whole_cells("stabilize", frames).features[-1]
         return self.predict_warps(features, trajectories)
 
     def predict_warps(self, features: Tensor, trajectories: Trajectories) -> StabilizationPrediction:
@@ -227,7 +227,7 @@ class ProtoFormer(
             raise ValueError(f"this network has heads for {', '.join(self.tasks)}, not for {task}")
         return head
 
-    def _encode_cells(self, task: str, images: Tensor) -> EncoderOutput:
+    def _encode_whole_cells(self, task: str, images: Tensor) -> EncoderOutput:
         """Encode images of whole cells: both sides are multiples of 8."""
         if images.dim() != 4 or images.shape[1] != 3 or images.shape[2] % STRIDES[-1] or images.shape[3] % STRIDES[-1]:
             raise ValueError(f"{task} needs B x 3 x H x W with H and W multiples of 8, not {tuple(images.shape)}")

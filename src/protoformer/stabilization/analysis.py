@@ -289,7 +289,7 @@ class MotionAnalyzer:
         """Return the features of images for the flow network and for the stabilization network."""
         images = match_layout(images)
         with self._autocast():
-            encoded = self._flow.encode_frame(images)
+            encoded = self._flow.encode_flow_frame(images)
             if not self.warps:
                 return encoded, encoded[:, :0]
             own = encoded if self._shares_encoder else self._network.encoder_of("stabilize")(images).features[-1]
