@@ -17,7 +17,7 @@ from protoformer.geometry.warps import Padding, enlarged_size
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.correlation import all_pairs_bytes
-from protoformer.models.heads.flow import LEAST_SIDE, STORED_LIMIT, cost_bytes
+from protoformer.models.heads.flow import MIN_SIDE, STORED_LIMIT, cost_bytes
 from protoformer.models.heads.matching import CELL
 from protoformer.models.heads.update import FACTOR
 
@@ -341,7 +341,7 @@ def _required_bytes(
     `half` runs matrix products in half precision; `store_costs` stores the all-pairs cost volume instead of computing
     costs on demand.
     """
-    padding = Padding.to_multiple(*crop, FACTOR, LEAST_SIDE)
+    padding = Padding.to_multiple(*crop, FACTOR, MIN_SIDE)
     height, width = crop[0] + padding.bottom, crop[1] + padding.right
     if not store_costs:
         return pairs * BYTES_PER_PIXEL[config.flow.decoder] * height * width

@@ -21,7 +21,7 @@ from protoformer.flow.engine import predict_flow
 from protoformer.geometry.motion_fields import CELL, chain_flows, invert_flow
 from protoformer.geometry.warps import shrink
 from protoformer.io.image_input import to_float
-from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
+from protoformer.models.heads.flow import MIN_SIDE, normalize_images
 from protoformer.models.layers import match_layout
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import CudaGraph
@@ -134,7 +134,7 @@ class _Prepared:
 def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
     """Return the (height, width), in whole cells, at which frames are analyzed, with about `pixels` pixels at most."""
     scale = min(1.0, (pixels / (size[0] * size[1])) ** 0.5)
-    height, width = (max(LEAST_SIDE, CELL * round(side * scale / CELL)) for side in size)
+    height, width = (max(MIN_SIDE, CELL * round(side * scale / CELL)) for side in size)
     return height, width
 
 

@@ -35,7 +35,7 @@ FINE_STRIDE = 4
 """Downsampling factor of the last correction relative to the image."""
 MIN_LOG_SCALE = -5.0
 """Lower bound of the log scale: e^-5 = 0.7 % of the depth, below the precision of depth sensors."""
-LEAST_SIDE = 64
+MIN_SIDE = 64
 """Smaller images are padded to this many pixels, as instance norm needs more than one at the coarsest level."""
 MIN_DEPTH = 1e-6
 """Lower bound of depth before the logarithm, meters; invalid depths are stored as 0."""
@@ -303,7 +303,7 @@ def pixel_rays(maps: Tensor, stride: int, center: Tensor) -> Tensor:
 
 def depth_padding(images: Tensor) -> Padding:
     """Return the padding applied to images, B x 3 x H x W, before encoding."""
-    return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], LEAST_SIDE)
+    return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], MIN_SIDE)
 
 
 def canonical_log(depth: Tensor, focal: Tensor) -> Tensor:

@@ -256,7 +256,7 @@ class FlowDecoder(nn.Module):
         return upsample(estimate, self.update.upsampling_weights(state), FACTOR)
 
 
-LEAST_SIDE = 64
+MIN_SIDE = 64
 """Smaller images are padded to this many pixels, so that no level of the correlation pyramid is empty."""
 STORED_LIMIT = 2**30
 """Bytes of all-pairs costs above which inference computes costs on demand, if `low_memory` is None."""
@@ -372,7 +372,7 @@ class FlowHead(nn.Module):
 
 def flow_padding(images: Tensor) -> Padding:
     """Return the padding applied to images, B x 3 x H x W, before encoding."""
-    return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, LEAST_SIDE)
+    return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, MIN_SIDE)
 
 
 def _build_costs(config: ModelConfig) -> CorrelationCosts | CostMemoryReader:
