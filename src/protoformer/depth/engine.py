@@ -15,10 +15,9 @@ from protoformer.geometry.warps import Padding, limited_size, shrink, shrink_pos
 from protoformer.io.image_input import to_float
 from protoformer.io.memory import describe_memory, free_bytes
 from protoformer.models.heads.depth import CANONICAL_FOCAL, MIN_SIDE, STRIDES
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
-from protoformer.models.runtime import CudaGraph, ProgressCallback
+from protoformer.models.runtime import CudaGraph, ProgressCallback, normalize_images
 
 WORKING_BYTES = 900
 """Bytes per pixel of the working size: the measured amount plus a margin."""

@@ -17,10 +17,11 @@ from protoformer.io.memory import describe_memory, free_bytes
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.correlation import all_pairs_bytes
 from protoformer.models.heads.depth import metric_depth
-from protoformer.models.heads.flow import MIN_SIDE, normalize_images
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.heads.tracking import Template
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.protoformer import ProtoFormer
+from protoformer.models.runtime import normalize_images
 from protoformer.stabilization.analysis import working_size
 
 CHECKED_SIZES = ((97, 130), (128, 192))

@@ -36,10 +36,10 @@ from protoformer.flow.video import FlowVideo, FlowVideoOptions
 from protoformer.geometry.warps import Padding, limited_size, occlusion_by_consistency, resize, resize_flow, shrink
 from protoformer.io.image_input import ImageLike, as_image, image_pair, split_batch
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
-from protoformer.models.heads.flow import MIN_SIDE, flow_padding, normalize_images
+from protoformer.models.heads.flow import MIN_SIDE, flow_padding
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.pretrained import NetworkPredictor
-from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.models.runtime import Precision, ProgressCallback, normalize_images, use_half_precision
 from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.report import SummaryRepr, predictor_summary

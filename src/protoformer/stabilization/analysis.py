@@ -21,10 +21,10 @@ from protoformer.flow.engine import predict_flow
 from protoformer.geometry.motion_fields import CELL, chain_flows, invert_flow
 from protoformer.geometry.warps import shrink
 from protoformer.io.image_input import to_float
-from protoformer.models.heads.flow import MIN_SIDE, normalize_images
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.layers import match_layout
 from protoformer.models.protoformer import ProtoFormer
-from protoformer.models.runtime import CudaGraph
+from protoformer.models.runtime import CudaGraph, normalize_images
 from protoformer.stabilization.camera_motion import Motion, centered_cells, fit_motion
 from protoformer.stabilization.result import FieldFile, StoredField
 from protoformer.video.types import VideoFrame

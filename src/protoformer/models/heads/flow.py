@@ -279,11 +279,6 @@ class FlowPrediction:
     matches: MatchResult | None = None
 
 
-def normalize_images(images: Tensor) -> Tensor:
-    """Scale images from [0, 1] to [-1, 1], the range of the networks."""
-    return 2 * images - 1
-
-
 class FlowHead(nn.Module):
     """Optical flow head: projections of the features, global matching and recurrent decoder.
 
