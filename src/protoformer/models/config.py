@@ -326,14 +326,16 @@ PRESETS: dict[str, ModelConfig] = {
 """Configurations by name.
 
 - "paper" has the sizes of the paper, K = 100 and N = 3, and all defaults. The M-step is a mean instead of the literal
-  sum of Eq. 5, because EM requires it and Eq. 4 states it. There is no spatial prior, although it is the factor s of
-  Eq. 3: a default is also the value of a field that a file of weights lacks, and older weights have no prior. Depth is
-  bounded in log depth of a canonical camera instead of in disparity, so that near and far errors count alike.
-- "fast" is the architecture of the packaged weights, for speed: a convolutional stem, which
-  trains much faster from scratch than patches; narrower stages; the spatial prior, which makes prototypes compact
-  regions; one encoder for flow instead of two; global matching for fast motion, then 8 lookups in a correlation pyramid
-  instead of 32 with a cost memory; aggregation of motion that is linear in the number of pixels; smaller crops and more
-  target tokens in tracking; two seconds to each side in stabilization, which separates shake from intended pans.
+  sum of Eq. 5, because EM requires it and Eq. 4 states it. LS has a gate, without which its queries and keys would get
+  no gradient. There is no spatial prior, although it is the factor s of Eq. 3: a default is also the value of a field
+  that a file of weights lacks, and older weights have no prior. Depth is bounded in log depth of a canonical camera
+  instead of in disparity, so that near and far errors count alike.
+- "fast" is the architecture of the packaged weights, but for the spatial prior, which they were trained without: a
+  convolutional stem, which trains much faster from scratch than patches; narrower stages; the prior, which makes
+  prototypes compact regions; one encoder for flow instead of two; global matching for fast motion, then 8 lookups in a
+  correlation pyramid instead of 32 with a cost memory; aggregation of motion that is linear in the number of pixels;
+  smaller crops and more target tokens in tracking; two seconds to each side in stabilization, which separates shake
+  from intended pans.
 - "tiny" is a small "fast" without global matching, for tests and experiments.
 """
 
