@@ -4,20 +4,22 @@ import pytest
 import torch
 
 from protoformer.models.heads import matching as module
-from protoformer.models.heads.matching import CELL, GlobalMatching
+from protoformer.models.heads.matching import BLOCK, GlobalMatching
 
 
 def matching() -> GlobalMatching:
-    """One that takes features for what cells are."""
+    """One that takes features for what blocks are."""
     built = GlobalMatching(64)
     built.embed = torch.nn.Identity()
     return built.requires_grad_(False)
 
 
 def features(height: int, width: int, channels: int = 64) -> torch.Tensor:
-    """Cells that resemble themselves alone."""
-    cells = torch.randn(1, channels, -(-height // CELL), -(-width // CELL), generator=torch.Generator().manual_seed(0))
-    return 2 * cells.repeat_interleave(CELL, 2).repeat_interleave(CELL, 3)[:, :, :height, :width]
+    """Blocks that resemble themselves alone."""
+    blocks = torch.randn(
+        1, channels, -(-height // BLOCK), -(-width // BLOCK), generator=torch.Generator().manual_seed(0)
+    )
+    return 2 * blocks.repeat_interleave(BLOCK, 2).repeat_interleave(BLOCK, 3)[:, :, :height, :width]
 
 
 def constant(x: float, y: float) -> torch.Tensor:
@@ -28,7 +30,7 @@ def test_what_has_moved_far_is_found():
     source = features(24, 32)
     target = source.roll((8, -14), dims=(2, 3))
     flow = matching().flow(source, target)
-    # Where two cells meet whose ways differ, since one of them came in at the other side, a flow lies between them.
+    # Where two blocks meet whose ways differ, since one of them came in at the other side, a flow lies between them.
     assert torch.allclose(flow[:, :, :14, 16:], constant(-14, 8), atol=0.1)
 
 

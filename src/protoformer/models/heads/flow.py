@@ -323,7 +323,7 @@ class FlowHead(nn.Module):
             init_flow: B x 2 x H x W, pixels, initial flow; by default that of global matching, or zero.
             return_all: Return the estimates of all updates, not only the last, and the result of global matching.
             low_memory: Compute costs on demand instead of storing all pairs; None decides by size. With `return_all`,
-                global matching stores all pairs of its coarse cells nevertheless, as its loss needs them.
+                global matching stores all pairs of its blocks nevertheless, as its loss needs them.
             progress: Called after every update.
             upsampled: Upsample the estimates to the size of the frames; otherwise they stay at 1/8,
                 in pixels of the frames, which is faster and enough for a camera motion.
