@@ -7,8 +7,8 @@ import torch
 
 from protoformer.flow.losses import FlowLoss, flow_loss
 from protoformer.models.config import preset
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.protoformer import ProtoFormer, build_network
+from protoformer.models.runtime import normalize_images
 from protoformer.synthetic.layers import Layer, LayeredScene, affine_about
 from protoformer.synthetic.samples import FlowSample, join
 from protoformer.synthetic.textures import noise

@@ -17,7 +17,7 @@ from protoformer.flow import tiling as planning
 from protoformer.flow.engine import flow_confidence, propagate_flow
 from protoformer.flow.tiling import FRAME_BYTES, plan_flow, working_size
 from protoformer.geometry.warps import occlusion_by_consistency, resize, resize_flow
-from protoformer.models.heads.flow import normalize_images
+from protoformer.models.runtime import normalize_images
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import flow_sample
 from protoformer.synthetic.samples import FlowSample

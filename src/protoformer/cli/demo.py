@@ -22,9 +22,8 @@ from protoformer.io.files import check_output, make_folder, write_atomically
 from protoformer.io.image import write_image
 from protoformer.loading import list_models, load
 from protoformer.models.encoder import STRIDES
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.pretrained import packaged_weights
-from protoformer.models.runtime import map_size, maps_to_tokens
+from protoformer.models.runtime import map_size, maps_to_tokens, normalize_images
 from protoformer.stabilization.drawing import plot_path
 from protoformer.stabilization.predictor import StabilizationPredictor
 from protoformer.synthetic.families import FAMILIES

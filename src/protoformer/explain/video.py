@@ -17,10 +17,10 @@ from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES
-from protoformer.models.heads.flow import flow_padding, normalize_images
+from protoformer.models.heads.flow import flow_padding
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
-from protoformer.models.runtime import ProgressCallback
+from protoformer.models.runtime import ProgressCallback, normalize_images
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, VideoFrame

@@ -30,7 +30,7 @@ from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.files import MAX_PIXELS, check_output, write_atomically
 from protoformer.loading import Predictor, load
 from protoformer.models.config import PRESETS
-from protoformer.models.heads.flow import LEAST_SIDE
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.protoformer import TASKS, ProtoFormer
 from protoformer.models.runtime import ProgressCallback
 from protoformer.stabilization.predictor import StabilizationPredictor
@@ -225,8 +225,8 @@ def check_size(size: tuple[int, int] | None) -> None:
     text = "x".join(map(str, size))
     if len(size) != 2 or not all(isinstance(side, int) for side in size):
         raise InputError(f"the size {text} is not a height and a width in pixels; give two whole numbers.")
-    if min(size) < LEAST_SIDE:
-        raise InputError(f"the size {text} is too small; give a height and a width of {LEAST_SIDE} pixels or more.")
+    if min(size) < MIN_SIDE:
+        raise InputError(f"the size {text} is too small; give a height and a width of {MIN_SIDE} pixels or more.")
     if size[0] * size[1] > MAX_PIXELS:
         raise InputError(f"the size {text} is over the limit of {MAX_PIXELS} pixels; choose a smaller one.")
 

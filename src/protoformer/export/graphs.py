@@ -17,10 +17,11 @@ from protoformer.io.memory import describe_memory, free_bytes
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.correlation import all_pairs_bytes
 from protoformer.models.heads.depth import metric_depth
-from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.heads.tracking import Template
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.protoformer import ProtoFormer
+from protoformer.models.runtime import normalize_images
 from protoformer.stabilization.analysis import working_size
 
 CHECKED_SIZES = ((97, 130), (128, 192))
@@ -70,7 +71,7 @@ class FlowGraph(nn.Module):
         self.updates = updates
 
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
-        """Return flow and confidence of images, B x 3 x H x W in [0, 1], H and W at least LEAST_SIDE."""
+        """Return flow and confidence of images, B x 3 x H x W in [0, 1], H and W at least MIN_SIDE."""
         # Costs on demand are computed in a number of parts that depends on the size, so a dynamic graph stores them.
         predicted = self.network.flow(
             normalize_images(first), normalize_images(second), num_updates=self.updates, low_memory=False
@@ -89,7 +90,7 @@ class DepthGraph(nn.Module):
     def forward(self, image: Tensor, focal: Tensor) -> Tensors:
         """Return depth and confidence of images, B x 3 x H x W, of focal lengths B, pixels."""
         predicted = self.network.depth(normalize_images(image), num_updates=self.updates)
-        return metric_depth(predicted.logs[-1], focal), depth_confidence(predicted.log_scales[-1])
+        return metric_depth(predicted.log_depths[-1], focal), depth_confidence(predicted.log_scales[-1])
 
 
 class TemplateGraph(nn.Module):
@@ -174,7 +175,7 @@ def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int
         return result.flow[None], result.confidence[None]
 
     # At 64 pixels a cost map is one patch of the cost memory, and torch assumes that sides of 1 are static.
-    min_side = LEAST_SIDE + (network.config.flow.decoder == "memory")
+    min_side = MIN_SIDE + (network.config.flow.decoder == "memory")
     axes = _image_axes(size, min_side)
     example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)
     return Graph(
@@ -220,7 +221,7 @@ def _depth_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: in
         },
         examples=(example, torch.full((2,), 150.0)),
         # At up to 64 pixels the coarsest map has sides of two, which torch takes for static.
-        axes=(_image_axes(size, LEAST_SIDE + 1), _batch_axis()),
+        axes=(_image_axes(size, MIN_SIDE + 1), _batch_axis()),
         checks=tuple((each, (_rendered_pair(each)[0], focal)) for each in checked),
         reference=None if is_shrunk else reference,  # the predictor shrinks such images, and the graph does not
         relative="depth",
@@ -275,7 +276,7 @@ def _tracking_graphs(network: ProtoFormer) -> tuple[Graph, Graph]:
 
 def _stabilization_graph(network: ProtoFormer, size: tuple[int, int]) -> Graph:
     if size[0] % CELL or size[1] % CELL:
-        rounded = "x".join(str(max(LEAST_SIDE, CELL * round(side / CELL))) for side in size)
+        rounded = "x".join(str(max(MIN_SIDE, CELL * round(side / CELL))) for side in size)
         raise InputError(
             f"the sides of stabilized frames are multiples of {CELL} pixels; give a size such as {rounded}."
         )
