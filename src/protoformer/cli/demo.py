@@ -314,7 +314,7 @@ def _models_section() -> Section:
             entry.name,
             f"{entry.parameters / 1e6:.2f} M",
             f"{entry.gflops:.0f}",
-            str(entry.updates),
+            str(entry.num_updates),
             ", ".join(entry.weights) or "none",
         )
         for entry in list_models()
