@@ -12,7 +12,6 @@ from protoformer.cli.main import COMMANDS, load_command
 
 SLOW = {
     "torchmetrics",
-    "huggingface_hub",
     "scipy",
     "lightning",
     "lightning_fabric",

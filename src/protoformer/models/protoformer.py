@@ -21,15 +21,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self, cast
 
 import torch
+from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from torch import Tensor, nn
 
 from protoformer.errors import InputError
 from protoformer.geometry.motion_fields import Trajectories
-from protoformer.io.files import make_folder, write_atomically
+from protoformer.io.files import write_atomically
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES, Encoder, EncoderOutput
 from protoformer.models.heads.depth import DepthHead, DepthPrediction, depth_padding
@@ -50,19 +50,12 @@ WEIGHTS_NAME = "model.safetensors"
 """File name of the weights in a folder of `save_pretrained`."""
 
 
-MODEL_CARD = """\
----
-library_name: protoformer
-tags:
-- optical-flow
-- depth-estimation
-- video
----
-"""
-"""Model card of a repository of the Hugging Face Hub."""
-
-
-class ProtoFormer(nn.Module):
+class ProtoFormer(
+    nn.Module,
+    PyTorchModelHubMixin,
+    library_name="protoformer",
+    tags=["optical-flow", "depth-estimation", "video"],
+):
     """One encoder, and the heads of some or all tasks.
 
     All images are B x 3 x H x W in [-1, 1].
@@ -230,63 +223,44 @@ class ProtoFormer(nn.Module):
         output: EncoderOutput = self.encoder_of(task)(images)
         return output
 
-    # The methods below do what the mixin of huggingface_hub would, whose import takes a quarter of a second.
-
     @classmethod
-    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Self:
+    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Self:  # type: ignore[override]
         """Load trained weights.
 
         Args:
             name: "fast", the weights in the package; a folder written by `save_pretrained`; or a repository of the
                 Hugging Face Hub.
-            **options: Options of `huggingface_hub.hf_hub_download`, such as `revision` and `token`.
+            **options: Arguments of huggingface_hub, such as `revision` and `token`.
 
         Raises:
             InputError: If there are no such weights or they are damaged.
         """
-        from protoformer.models.pretrained import load_packaged, load_weights
+        from protoformer.models.pretrained import load_packaged
 
         if os.fspath(name) == "fast":
             return cast(Self, load_packaged(cls))
-        path = Path(name) / WEIGHTS_NAME
-        if not path.parent.is_dir():
-            from huggingface_hub import hf_hub_download
+        # The configuration is in the weights file, so the mixin need not build it from config.json.
+        return super().from_pretrained(Path(name) if isinstance(name, os.PathLike) else name, config=None, **options)
 
-            path = Path(hf_hub_download(os.fspath(name), WEIGHTS_NAME, **options))
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:  # called by the mixin
+        from protoformer.models.pretrained import load_weights
+
+        folder = Path(model_id)
+        names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+        download = {name: options[name] for name in names if name in options}
+        path = folder / WEIGHTS_NAME if folder.is_dir() else Path(hf_hub_download(model_id, WEIGHTS_NAME, **download))
         network = load_weights(path)
         if not isinstance(network, cls):
             raise InputError(f"{path} does not hold a {cls.__name__}.")
         return network
 
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
-        """Write the weights and the configuration to a folder that `from_pretrained` reads."""
+    def _save_pretrained(self, save_directory: Path) -> None:  # called by the mixin's save_pretrained and push_to_hub
         from protoformer.models.pretrained import save_weights
 
-        folder = make_folder(Path(folder))
-        save_weights(self, folder / WEIGHTS_NAME, self.trained)
+        save_weights(self, save_directory / WEIGHTS_NAME, self.trained)
         text = json.dumps(self.config.as_dict(), indent=2) + "\n"
-        write_atomically(folder / "config.json", text.encode())
-
-    def push_to_hub(self, name: str, private: bool | None = None, token: str | None = None, **options: Any) -> str:
-        """Upload the weights and the configuration to a repository of the Hugging Face Hub.
-
-        Args:
-            name: The repository, created if there is none.
-            private: Whether a new repository is private; None: the default of its owner.
-            token: Access token; None: that of the machine.
-            **options: Options of `huggingface_hub.HfApi.upload_folder`, such as `revision` and `commit_message`.
-
-        Returns:
-            The address of the commit.
-        """
-        from huggingface_hub import HfApi
-
-        api = HfApi(token=token)
-        repository = api.create_repo(name, private=private, exist_ok=True).repo_id
-        with TemporaryDirectory() as folder:
-            self.save_pretrained(folder)
-            (Path(folder) / "README.md").write_text(MODEL_CARD, encoding="utf-8")
-            return str(api.upload_folder(repo_id=repository, folder_path=folder, **options).commit_url)
+        write_atomically(save_directory / "config.json", text.encode())
 
 
 def build_network(config: ModelConfig, *tasks: str, separate_encoders: Iterable[str] = ()) -> ProtoFormer:
