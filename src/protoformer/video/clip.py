@@ -44,12 +44,6 @@ class Span:
         check_frame_step(self.frame_step)
 
 
-def check_output_not_input(target: Path, video: Video) -> None:
-    """Raise `InputError` if an output is one of the files of the input."""
-    if target.exists() and any(target.samefile(path) for path in video.info.paths):
-        raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
-
-
 def estimate_frame_count(
     video: Video, start: float | Fraction | None = None, end: float | Fraction | None = None, frame_step: int = 1
 ) -> int | None:
@@ -61,6 +55,12 @@ def estimate_frame_count(
     first = Fraction(check_seconds(start or 0, "start"))
     last = length if end is None else min(length, Fraction(check_seconds(end, "end")))
     return max(0, math.ceil((last - first) * info.fps / frame_step))
+
+
+def check_output_not_input(target: Path, video: Video) -> None:
+    """Raise `InputError` if an output is one of the files of the input."""
+    if target.exists() and any(target.samefile(path) for path in video.info.paths):
+        raise InputError(f"the output {target} is also an input and would be lost; choose another name.")
 
 
 class ClipFrames:
