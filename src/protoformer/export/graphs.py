@@ -67,13 +67,13 @@ class FlowGraph(nn.Module):
     def __init__(self, network: ProtoFormer, num_updates: int) -> None:
         super().__init__()
         self.network = network
-        self.num_updates = num_updates
+        self.updates = num_updates
 
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
         """Return flow and confidence of images, B x 3 x H x W in [0, 1], H and W at least LEAST_SIDE."""
         # Costs on demand are computed in a number of parts that depends on the size, so a dynamic graph stores them.
         predicted = self.network.flow(
-            normalize_images(first), normalize_images(second), num_updates=self.num_updates, low_memory=False
+            normalize_images(first), normalize_images(second), num_updates=self.updates, low_memory=False
         )
         return predicted.flows[-1], flow_confidence(predicted.log_scales[-1])
 
@@ -84,11 +84,11 @@ class DepthGraph(nn.Module):
     def __init__(self, network: ProtoFormer, num_updates: int) -> None:
         super().__init__()
         self.network = network
-        self.num_updates = num_updates
+        self.updates = num_updates
 
     def forward(self, image: Tensor, focal: Tensor) -> Tensors:
         """Return depth and confidence of images, B x 3 x H x W, of focal lengths B, pixels."""
-        predicted = self.network.depth(normalize_images(image), num_updates=self.num_updates)
+        predicted = self.network.depth(normalize_images(image), num_updates=self.updates)
         return metric_depth(predicted.logs[-1], focal), depth_confidence(predicted.log_scales[-1])
 
 
