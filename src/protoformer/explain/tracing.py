@@ -41,13 +41,13 @@ class Convergence:
     drift: float
 
 
-def plain_em(channels: int, prototypes: int, update: str = "cosine") -> Prototyping:
+def plain_em(channels: int, num_prototypes: int, update: str = "cosine") -> Prototyping:
     """Build EM without learned weights: one head, identity projections, means, no residual.
 
     On features of unit length and with cosines this is EM of a mixture of von Mises-Fisher distributions, whose
     likelihood never decreases.
     """
-    prototyping = Prototyping(channels, 1, prototypes, update=update, residual=False)
+    prototyping = Prototyping(channels, 1, num_prototypes, update=update, residual=False)
     for projection in (prototyping.query, prototyping.key, prototyping.value):
         nn.init.eye_(projection.weight)
         nn.init.zeros_(projection.bias)

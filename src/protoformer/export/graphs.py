@@ -65,10 +65,10 @@ class Graph:
 class FlowGraph(nn.Module):
     """Images in [0, 1] to flow and confidence, including padding."""
 
-    def __init__(self, network: ProtoFormer, updates: int) -> None:
+    def __init__(self, network: ProtoFormer, num_updates: int) -> None:
         super().__init__()
         self.network = network
-        self.updates = updates
+        self.updates = num_updates
 
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
         """Return flow and confidence of images, B x 3 x H x W in [0, 1], H and W at least MIN_SIDE."""
@@ -82,10 +82,10 @@ class FlowGraph(nn.Module):
 class DepthGraph(nn.Module):
     """Images in [0, 1] and focal lengths to depth in meters and confidence, including padding."""
 
-    def __init__(self, network: ProtoFormer, updates: int) -> None:
+    def __init__(self, network: ProtoFormer, num_updates: int) -> None:
         super().__init__()
         self.network = network
-        self.updates = updates
+        self.updates = num_updates
 
     def forward(self, image: Tensor, focal: Tensor) -> Tensors:
         """Return depth and confidence of images, B x 3 x H x W, of focal lengths B, pixels."""
@@ -135,7 +135,7 @@ class StabilizationGraph(nn.Module):
 
 
 def make_graphs(
-    task: str, network: ProtoFormer, size: tuple[int, int] | None, updates: int | None
+    task: str, network: ProtoFormer, size: tuple[int, int] | None, num_updates: int | None
 ) -> tuple[Graph, ...]:
     """Return the graphs of a task, the main one last.
 
@@ -143,17 +143,17 @@ def make_graphs(
         task: "flow", "depth", "track" or "stabilize".
         network: Network of the task, on the CPU, in eval mode.
         size: (height, width) of the images; None: any size, or, for stabilization, that of 16:9 videos.
-        updates: Number of updates of flow and depth; None: as configured.
+        num_updates: Number of updates of flow and depth; None: as configured.
 
     Raises:
         InputError: If the task has no such option.
     """
-    if updates is not None and task not in ("flow", "depth"):
+    if num_updates is not None and task not in ("flow", "depth"):
         raise InputError(f"a graph of {task} has no updates; leave their number out.")
     if task == "flow":
-        return (_flow_graph(network, size, updates or network.config.flow.num_updates),)
+        return (_flow_graph(network, size, num_updates or network.config.flow.num_updates),)
     if task == "depth":
-        return (_depth_graph(network, size, updates or network.config.depth.num_updates),)
+        return (_depth_graph(network, size, num_updates or network.config.depth.num_updates),)
     if task == "track":
         if size is not None:
             raise InputError("the crops of tracking have the size of the model; leave the size out.")
@@ -166,12 +166,12 @@ def default_size(config: ModelConfig) -> tuple[int, int]:
     return working_size(USUAL_FRAME, config.stabilization.max_pixels)
 
 
-def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int) -> Graph:
+def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, num_updates: int) -> Graph:
     _check_memory(network.config, size)
     predictor = FlowPredictor(network, network.trained, torch.device("cpu"))
 
     def reference(first: Tensor, second: Tensor) -> Tensors:
-        result = predictor.flow(first, second, num_updates=updates, zoom=1)
+        result = predictor.flow(first, second, num_updates=num_updates, zoom=1)
         return result.flow[None], result.confidence[None]
 
     # At 64 pixels a cost map is one patch of the cost memory, and torch assumes that sides of 1 are static.
@@ -180,7 +180,7 @@ def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int
     example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)
     return Graph(
         title="Optical flow",
-        module=FlowGraph(network, updates),
+        module=FlowGraph(network, num_updates),
         inputs={
             "first": "the first image, batch x 3 x height x width, RGB in [0, 1]",
             "second": "the second image, of the same shape",
@@ -197,20 +197,20 @@ def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int
     )
 
 
-def _depth_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int) -> Graph:
+def _depth_graph(network: ProtoFormer, size: tuple[int, int] | None, num_updates: int) -> Graph:
     example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)
     focal = torch.tensor([150.0])
     predictor = DepthPredictor(network, network.trained, torch.device("cpu"))
 
     def reference(image: Tensor, focal: Tensor) -> Tensors:
-        result = predictor.depth(image, focal=float(focal), num_updates=updates, mirrored=False, precision="full")
+        result = predictor.depth(image, focal=float(focal), num_updates=num_updates, mirrored=False, precision="full")
         return result.depth[None], result.confidence[None]
 
     checked = _checked_sizes(size)
     is_shrunk = max(height * width for height, width in checked) > network.config.depth.max_pixels
     return Graph(
         title="Metric depth",
-        module=DepthGraph(network, updates),
+        module=DepthGraph(network, num_updates),
         inputs={
             "image": "batch x 3 x height x width, RGB in [0, 1]; the optical center is the middle",
             "focal": "batch, focal length in pixels of the image",

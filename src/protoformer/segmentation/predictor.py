@@ -138,7 +138,7 @@ class SegmentationVideo:
         working = working_size(first.size)
         plan = FlowPlan(working, working, tile=None, batch_size=2, low_memory=False)
         engine = FlowEngine(self._predictor.network, self._predictor.device, plan, NUM_UPDATES, self._half)
-        length = max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // (3 * first.size[0] * first.size[1])))
+        length = max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // first.image.nbytes))
         tracker, window, done = InstanceTracker(), _Window([], [], []), 0
         while True:
             count = len(window.views)
@@ -191,8 +191,7 @@ class SegmentationVideo:
             progress: Called with the number of frames done and the estimated total.
         """
         target, suffix = Path(path), Path(path).suffix.lower()
-        total = (self.video and self.video.info.num_frames) or 0
-        report = None if progress is None else (lambda done: progress(done, max(done, total)))
+        report = None if progress is None else (lambda done: progress(done, max(done, self.clip.num_frames)))
         if suffix == ".json":
             file = MaskFile(target, self.clip.name)
             run_pipeline(self, outputs=[file], on_result=lambda result, _: file.add(result), progress=report)

@@ -379,7 +379,7 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iter
     latest: FrameView | None = None
     blanks: list[Tensor] = []
     number = -1
-    for number, (features, view) in enumerate(_iter_views(analyzer, frames)):
+    for number, (features, view) in enumerate(iter_views(analyzer, frames)):
         if view is None:
             yield number
             blanks.append(features)
@@ -408,7 +408,7 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iter
     yield builder.finish()
 
 
-def _iter_views(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
+def iter_views(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
     """Yield the features of every frame with its view; None if the frame is bridged.
 
     A frame is bridged if it is blank or part of a short blur. Whether a blur is short shows a few frames later, so
