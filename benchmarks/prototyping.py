@@ -44,12 +44,11 @@ from protoformer.io.files import write_atomically
 from protoformer.io.image_input import as_image
 from protoformer.models.config import preset
 from protoformer.models.encoder import Mixer
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.kernels import dispatch
 from protoformer.models.layers import Attention, FeedForward
 from protoformer.models.protoformer import build_network
 from protoformer.models.prototyping import Prototyping
-from protoformer.models.runtime import flop_counter, map_size, maps_to_tokens
+from protoformer.models.runtime import flop_counter, map_size, maps_to_tokens, normalize_images
 from protoformer.models.synchronization import LatentSynchronization
 from protoformer.synthetic.layers import random_scene
 

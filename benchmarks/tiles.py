@@ -45,7 +45,7 @@ def inputs(images: int, heads: int, count: int, width: int, pixels: int, dtype: 
         "d_sums": draw(images, heads, count, width, kind=full),
         "d_mass": draw(images, heads, count, kind=full),
         "features": draw(images, pixels, channels, kind=full),
-        "directions": plain.directions(draw(images, count, channels)),
+        "directions": plain.unit_vectors(draw(images, count, channels)),
         "pixel_queries": draw(images, pixels, channels),
         "prototype_keys": draw(images, count, channels),
         "prototype_values": draw(images, count, channels),

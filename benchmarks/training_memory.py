@@ -24,6 +24,11 @@ ROWS = (
     ("track", "fast", 8, (192, 256)),
     ("stabilize", "fast", 1, (192, 320)),
     ("stabilize", "fast", 4, (192, 320)),
+    ("flow", "tiny", 1, (192, 256)),
+    ("flow", "paper", 1, (128, 192)),
+    ("flow", "paper", 1, (192, 256)),
+    ("depth", "paper", 1, (192, 256)),
+    ("track", "paper", 2, (192, 256)),
 )
 """Task, preset, batch size and crop (or rendered frame, for tracking) of each row."""
 QUIET = ("run.validation_scenes=0", "run.validate_every=0", "run.draw_every=0", "data.num_workers=0")
@@ -45,12 +50,13 @@ def main() -> None:
     """Print the table, and write it as json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", nargs="+", default=["flow", "depth", "track", "stabilize"])
+    parser.add_argument("--presets", nargs="+", default=["tiny", "fast", "paper"])
     parser.add_argument("--json", type=Path, help="file to write")
     arguments = parser.parse_args()
     rows = []
     print(f"{'task':10} {'preset':6} {'batch':>5} {'crop':>8} {'measured':>9} {'estimated':>9} MiB")
     for task, preset, batch, (height, width) in ROWS:
-        if task not in arguments.tasks:
+        if task not in arguments.tasks or preset not in arguments.presets:
             continue
         settings = [f"model.preset={preset}", f"data.batch_size={batch}", f"data.crop_size=[{height}, {width}]"]
         recipe = f"{task}-synthetic"

@@ -10,8 +10,8 @@ import torch
 import protoformer as pf
 from protoformer.datasets.registry import open_dataset
 from protoformer.flow.losses import flow_loss
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.pretrained import save_weights
+from protoformer.models.runtime import normalize_images
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("data", help="a folder with first/, second/ and flow/, or a manifest")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import protoformer as pf
 from protoformer.io.image_input import as_image
-from protoformer.models.heads.flow import normalize_images
+from protoformer.models.runtime import normalize_images
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("frames", nargs=2)

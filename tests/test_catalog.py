@@ -19,7 +19,7 @@ def test_every_preset_is_listed(entries: dict[str, ModelEntry]) -> None:
 
 def test_paper_has_the_published_number_of_parameters(entries: dict[str, ModelEntry]) -> None:
     assert entries["paper"].parameters == pytest.approx(11.9e6, abs=0.3e6)
-    assert entries["paper"].updates == 32
+    assert entries["paper"].num_updates == 32
 
 
 def test_parts_add_up(entries: dict[str, ModelEntry]) -> None:

@@ -80,7 +80,7 @@ def test_an_unknown_field_names_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["huge", "", "Tiny", "tiny.pt", "flow/tiny"])
 def test_an_unknown_name_lists_the_known_ones(name: str) -> None:
-    known = ", ".join((*TASKS, "paper", "fast", "tiny"))
+    known = ", ".join((*TASKS, "segment", "paper", "fast", "tiny"))
     with pytest.raises(InputError, match=f"there is no model '{name}'; choose one of {known}"):
         pf.load(name)
 

@@ -200,6 +200,8 @@ def test_a_notebook_shows_the_image_and_a_machine_without_screen_says_so(
 def test_predictors_move_between_devices_and_check_them(model: pf.Predictor, frames: list[np.ndarray]) -> None:
     assert model.to("cpu") is model and model.track.to("cpu") is model.track
     assert model.stabilize.to(torch.device("cpu")).flow is model.stabilize.flow
+    model.segment.device = torch.device("meta")
+    assert model.to("cpu").segment.device == torch.device("cpu")  # its network is that of flow, which was moved
     if not torch.backends.mps.is_available():
         for move in (lambda: model.flow.to("mps"), lambda: pf.load("tiny", "mps")):
             with pytest.raises(InputError, match="the device 'mps' is not there; choose cpu, or cuda or mps on"):
@@ -221,3 +223,7 @@ def test_every_predictor_has_a_precision(task: str, frames: list[np.ndarray]) ->
     assert not np.array_equal(call(half), call(full))
     with pytest.raises(InputError, match="there is no precision 'double'; choose auto, full or half"):
         pf.load("tiny", "cpu", task=task, precision="double")  # type: ignore[call-overload]
+
+
+def test_segmentation_has_the_precision_of_its_predictor(model: pf.Predictor) -> None:
+    assert pf.Predictor("cpu", model.flow.network, "half").segment.precision == "half"

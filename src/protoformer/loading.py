@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from protoformer.video.clip import Source
 
 DEFAULT_PRESET = "fast"
 """Preset of the packaged weights of every task."""
-PREDICTORS: dict[str, Callable[..., Any]] = {
+PREDICTORS: dict[str, type[Any]] = {
     "flow": FlowPredictor,
     "depth": DepthPredictor,
     "track": TrackingPredictor,
@@ -84,8 +84,9 @@ class Predictor:
     def to(self, device: str | torch.device) -> Self:
         """Move the predictors of all tasks to another device, such as "cuda", in place; returns the predictor."""
         self._device = checked_device(device)
-        for predictor in self._loaded().values():
-            predictor.to(self._device)
+        for task in (*TASKS, "segment"):
+            if task in self.__dict__:
+                self.__dict__[task].to(self._device)
         return self
 
     @cached_property
@@ -111,7 +112,7 @@ class Predictor:
     @cached_property
     def segment(self) -> SegmentationPredictor:
         """Masks of what moves on its own in a video, by the flow network."""
-        return SegmentationPredictor(self.flow.network, self.flow.trained, self.flow.device)
+        return SegmentationPredictor(self.flow.network, self.flow.trained, self.flow.device, self._precision)
 
     def explain(self, image: ImageLike, second: ImageLike | None = None) -> Explanation:
         """Show what the prototypes of the flow network stand for.
@@ -196,12 +197,22 @@ def load(
 
 
 @overload
-def load(name: Literal["segment"], device: str | torch.device | None = None) -> SegmentationPredictor: ...
+def load(
+    name: Literal["segment"],
+    device: str | torch.device | None = None,
+    *,
+    precision: Precision | None = None,
+) -> SegmentationPredictor: ...
 
 
 @overload
 def load(
-    name: str | os.PathLike[str], device: str | torch.device | None = None, *, task: Literal["segment"], **sections: Any
+    name: str | os.PathLike[str],
+    device: str | torch.device | None = None,
+    *,
+    task: Literal["segment"],
+    precision: Precision | None = None,
+    **sections: Any,
 ) -> SegmentationPredictor: ...
 
 
@@ -313,7 +324,7 @@ def load(
         flow = load("flow" if name == "segment" else name, device, task="flow", precision=precision, **sections)
         return SegmentationPredictor(flow.network, flow.trained, device, precision)
     if task is not None and task not in TASKS:
-        raise InputError(f"there is no task {short_repr(task)}; choose one of {', '.join(TASKS)}.")
+        raise InputError(f"there is no task {short_repr(task)}; choose one of {', '.join((*TASKS, 'segment'))}.")
     path = packaged_weights(name) if name in TASKS else Path(name) if name.endswith(".safetensors") else None
     if path is not None:
         if sections:
@@ -327,7 +338,7 @@ def load(
             return Predictor(device, network, precision)
         return PREDICTORS[task or network.tasks[0]](network, network.trained, device, precision=precision)
     if name not in TASKS and name not in PRESETS:
-        known = ", ".join((*TASKS, *PRESETS))
+        known = ", ".join((*TASKS, "segment", *PRESETS))
         raise InputError(f"there is no model {short_repr(name)}; choose one of {known}, or give a .safetensors file.")
     if name in TASKS and task not in (None, name):
         raise InputError(f"{name} is a model for {name}, not for {task}; give one for {task}.")
@@ -360,8 +371,8 @@ class ModelEntry:
         networks: Number of parameters of each task's network.
         parameters: Number of parameters of the flow network.
         parts: Number of parameters of each part of the flow network.
-        gflops: Billions of floating-point operations for the flow of a pair of 440x1024 images at `updates` updates.
-        updates: Number of recurrent updates in evaluation.
+        gflops: Billions of floating-point operations for the flow of a pair of 440x1024 images with `num_updates`.
+        num_updates: Number of recurrent updates in evaluation.
         weights: License of each task's packaged weights.
         license: License of the code.
     """
@@ -373,7 +384,7 @@ class ModelEntry:
     parameters: int
     parts: dict[str, int]
     gflops: float
-    updates: int
+    num_updates: int
     weights: dict[str, str]
     license: str
 
@@ -402,7 +413,7 @@ def _entry(name: str) -> ModelEntry:
         parameters=sum(counts.values()),
         parts=counts,
         gflops=round(count_operations("flow", config, *SIZE) / 1e9, 1),
-        updates=config.flow.num_updates,
+        num_updates=config.flow.num_updates,
         weights={
             task: WEIGHTS_LICENSES.get(task, LICENSE) for task in default_for if packaged_weights(task) is not None
         },

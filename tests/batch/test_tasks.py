@@ -113,3 +113,12 @@ def test_a_table_has_the_boxes_of_the_file(clip: Path) -> None:
 def test_bad_options_are_one_sentence(clip: Path, task: str, options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         pf.batch_videos(task, clip, clip.parent / "out", **options)
+
+
+def test_the_record_of_a_stabilization_names_the_weights_of_its_regressor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("protoformer.batch.tasks._hash_weights", lambda model: f"hash of {model}")
+    models = [
+        BATCH_TASKS["stabilize"](**options).recorded()["model"]
+        for options in ({}, {"delay": 5}, {"regressor": "grid"}, {"delay": 5, "regressor": "field"})
+    ]
+    assert models == [f"hash of stabilize{ending}" for ending in ("", "-grid", "-grid", "")]

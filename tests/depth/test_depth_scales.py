@@ -29,6 +29,7 @@ IMAGES: dict[str, list[tuple[tuple[int, int], torch.Tensor]]] = {
     "kitti-eigen": [((375, 1242), pinhole(721.5, 721.5, 609.6, 172.9)), ((370, 1224), pinhole(707.1, 707.1, 602, 183))],
     "vkitti2-depth": [((375, 1242), pinhole(725.0, 725.0, 620.5, 187.0))],
     "sintel-depth": [((436, 1024), pinhole(1120.0, 1120.0, 511.5, 217.5))],
+    "own-depth": [((480, 640), pinhole(554.3, 554.3, 320.0, 240.0))],  # the field of view without intrinsics
 }
 """Sizes and cameras of the datasets' images."""
 CASES = [

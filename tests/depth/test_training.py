@@ -69,7 +69,7 @@ def test_scenes_that_are_held_out_are_not_trained_on_and_are_judged_in_meters(re
         sample = example.sample
         assert isinstance(sample, DepthSample) and len(sample.image) == 1 and example.predicted.shape == (1, 32, 48)
         with torch.no_grad():
-            log = network(2 * sample.image - 1).logs[-1]
+            log = network(2 * sample.image - 1).log_depths[-1]
         expected = metric_depth(log, focal_length(sample.intrinsics))[0]
         assert torch.allclose(example.predicted, expected, rtol=1e-3)
     seeds = {example.name.split("-")[1] for example in examples}
@@ -152,6 +152,6 @@ def test_the_smallest_network_learns_a_room_by_heart() -> None:
         optimizer.step()
         schedule.step()
     with torch.no_grad():
-        log = network.eval()(2 * batch.image - 1).logs[-1]
+        log = network.eval()(2 * batch.image - 1).log_depths[-1]
     depth = metric_depth(log, focal_length(batch.intrinsics))
     assert float(((depth - batch.depth).abs() / batch.depth).mean()) < 0.05

@@ -39,7 +39,7 @@ def test_assignments_of_earlier_steps_use_their_prototypes() -> None:
         pooled = F.adaptive_avg_pool2d(trace.tokens.transpose(1, 2).unflatten(2, trace.size), trace.prototyping.grid)
         torch.testing.assert_close(trace.states[0].centers, pooled.flatten(2).transpose(1, 2))
         for (centers, prior), assigned in zip(trace.states, trace.assignments, strict=True):
-            near = None if prior is None else prior.of_assignment()
+            near = None if prior is None else prior.assignment_prior()
             assert torch.equal(nearest_prototype(trace.tokens, centers, near), assigned)
 
 

@@ -94,7 +94,7 @@ def test_tracking_rate_counts_prototypes_once_and_ignores_the_first_frame() -> N
     for number, (names, kept) in enumerate((([0, 5], 1.0), ([5, 7], 0.5), ([7, 8], 0.25))):
         row = torch.tensor([names])
         rate.add(PrototypeFrame(number, Fraction(number), np.zeros((1, 2, 3), np.uint8), row, row, kept))
-    assert (rate.frames, rate.prototypes, rate.kept) == (3, 4, 0.375)
+    assert (rate.num_frames, rate.num_prototypes, rate.kept) == (3, 4, 0.375)
 
 
 def test_a_still_clip_keeps_every_identity_and_runs_are_the_same(tiny: pf.FlowPredictor) -> None:

@@ -50,7 +50,7 @@ def export_checked(model: pf.FlowPredictor, path: Path, patched: pytest.MonkeyPa
         return program
 
     patched.setattr(export_module, "_trace", trace_once)
-    written = pf.export_model(model, path, updates=1, progress=lambda done, total: calls.append((done, total)))
+    written = pf.export_model(model, path, num_updates=1, progress=lambda done, total: calls.append((done, total)))
     assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
     assert (written.path, written.format, written.size) == (path, path.suffix[1:], None)
     assert written.bytes == path.stat().st_size

@@ -70,8 +70,8 @@ def test_a_graph_has_what_it_describes(task: str) -> None:
 def test_depth_at_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
     model = pf.load("tiny", "cpu", task="depth")
-    written = pf.export_model(model, "depth.onnx", updates=3)
-    assert (written.size, written.updates, written.template) == (None, 3, None)
+    written = pf.export_model(model, "depth.onnx", num_updates=3)
+    assert (written.size, written.num_updates, written.template) == (None, 3, None)
     assert written.difference <= MAX_DIFFERENCE and written.checked == ((97, 130), (128, 192))
     run = _onnx_runner(Path("depth.onnx").read_bytes())
     image = torch.cat([rendered((70, 84), seed) for seed in (1, 2)])
@@ -116,7 +116,7 @@ def test_stabilization_of_a_folder(
     monkeypatch.chdir(tmp_path)
     model = pf.load("tiny", "cpu", task="stabilize", stabilization={"field_window": 2, "num_stages": 1})
     written = pf.export_model(model, "stabilize.onnx", size=(64, 96))
-    assert written.size == (64, 96) and written.updates is None and written.difference <= MAX_DIFFERENCE
+    assert written.size == (64, 96) and written.num_updates is None and written.difference <= MAX_DIFFERENCE
     Path("flow.onnx").write_bytes(onnx_file.read_bytes())
     save_frames(tmp_path / "frames", 4)
     variables = run_script("stabilize.onnx")

@@ -68,8 +68,8 @@ def test_a_frame_is_encoded_once(
     tiny: pf.FlowPredictor, frames: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    encode = tiny.network.encode_frame
-    monkeypatch.setattr(tiny.network, "encode_frame", lambda images: (seen.append(len(images)), encode(images))[1])
+    encode = tiny.network.encode_flow_frame
+    monkeypatch.setattr(tiny.network, "encode_flow_frame", lambda images: (seen.append(len(images)), encode(images))[1])
     list(tiny.flow_video(frames, num_updates=1, batch_size=2))
     assert seen == [1, 2, 2]
 

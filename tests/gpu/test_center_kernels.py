@@ -66,14 +66,14 @@ def test_an_iteration_ends_with_sums_means_and_their_projection(shape, normalize
     projected = guarded.allocate(batch, count, num_outputs)
     halves = (guarded.allocate(*like, dtype=torch.float16), guarded.allocate(*like, dtype=torch.float16))
     arguments = ((sums, masses), before, outputs, (weight, bias), projected)
-    center_kernels.finish(*arguments, halves, normalize, residual)
+    center_kernels.m_step(*arguments, halves, normalize, residual)
     assert max(map(numbers.error, (*outputs, projected), expected)) < 1e-5
     assert numbers.error(halves[0].double() + halves[1].double(), 64 * F.normalize(centers, dim=-1)) < 1e-5
     assert guarded.are_intact()
 
     with_halves = projected.clone()
     projected.zero_()
-    center_kernels.finish(*arguments, None, normalize, residual)
+    center_kernels.m_step(*arguments, None, normalize, residual)
     assert torch.equal(projected, with_halves)
 
 

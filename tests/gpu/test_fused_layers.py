@@ -46,15 +46,15 @@ def test_layer_norm(shape, dtype, numbers):
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 7, 9), (1, 64, 33, 20), (3, 24, 2, 2)], ids=str)
-@pytest.mark.parametrize("rectified", [False, True])
-def test_instance_norm(shape, rectified, dtype, numbers):
+@pytest.mark.parametrize("relu", [False, True])
+def test_instance_norm(shape, relu, dtype, numbers):
     maps = 3 * numbers.random(*shape, seed=0, dtype=dtype) + 1
 
     def reference(maps: Tensor) -> Tensor:
         normed = F.instance_norm(maps.float())
-        return (F.relu(normed) if rectified else normed).to(maps.dtype)
+        return (F.relu(normed) if relu else normed).to(maps.dtype)
 
-    assert_close(evaluate(MapNorm(rectified), [maps], numbers), evaluate(reference, [maps], numbers), dtype, numbers)
+    assert_close(evaluate(MapNorm(relu), [maps], numbers), evaluate(reference, [maps], numbers), dtype, numbers)
 
 
 def test_instance_norm_of_nearly_constant_maps(numbers):
@@ -65,42 +65,42 @@ def test_instance_norm_of_nearly_constant_maps(numbers):
 def test_nan_is_kept(numbers):
     maps = numbers.random(1, 16, 4, 5, seed=0, dtype=torch.float32)
     maps[0, 3, 2, 2] = torch.nan
-    assert MapNorm(rectified=True)(maps)[0, 3].isnan().all()
-    conv = ActivatedConv(16, 8, 1, rectified=True).to(maps.device)
+    assert MapNorm(relu=True)(maps)[0, 3].isnan().all()
+    conv = ActivatedConv(16, 8, 1, relu=True).to(maps.device)
     assert conv(maps)[0, :, 2, 2].isnan().all()
 
 
-@pytest.mark.parametrize("rectified", [False, True])
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("channels", [3, 96, 200])
-def test_bias_and_activation(rectified, channels, numbers):
+def test_bias_and_activation(relu, channels, numbers):
     maps = numbers.random(2, 5, 9, 11, seed=0, dtype=torch.float32)
     weight = numbers.random(channels, 5, 3, 3, seed=1, dtype=torch.float32) / 7
     bias = numbers.random(channels, seed=2, dtype=torch.float32)
-    conv = ActivatedConv(5, channels, 3, rectified, padding=1).to(maps.device)
+    conv = ActivatedConv(5, channels, 3, relu, padding=1).to(maps.device)
 
     def fused(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.func.functional_call(conv, {"weight": weight, "bias": bias}, (maps,))
 
     def reference(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         plain = F.conv2d(maps, weight, bias, padding=1)
-        return F.relu(plain) if rectified else plain
+        return F.relu(plain) if relu else plain
 
     inputs = [maps, weight, bias]
     assert_close(evaluate(fused, inputs, numbers), evaluate(reference, inputs, numbers), torch.float32, numbers)
 
 
 @pytest.mark.usefixtures("requires_gpu")
-@pytest.mark.parametrize("rectified", [False, True])
-def test_bias_and_activation_of_half_precision(rectified, numbers):
+@pytest.mark.parametrize("relu", [False, True])
+def test_bias_and_activation_of_half_precision(relu, numbers):
     maps = numbers.random(2, 64, 46, 62, seed=0, dtype=torch.float32).to(memory_format=torch.channels_last)
     torch.manual_seed(0)
-    conv = ActivatedConv(64, 96, 3, rectified, padding=1).cuda()
+    conv = ActivatedConv(64, 96, 3, relu, padding=1).cuda()
     plain = nn.Conv2d(64, 96, 3, padding=1).cuda()
     plain.load_state_dict(conv.state_dict())
     with torch.autocast("cuda", torch.bfloat16):
         actual = evaluate(conv, [maps], numbers)
         # Rounding decides whether values near zero are cut off by the ReLU, and their gradient with them.
-        expected = evaluate(lambda maps: plain(maps) * (actual[0] > 0) if rectified else plain(maps), [maps], numbers)
+        expected = evaluate(lambda maps: plain(maps) * (actual[0] > 0) if relu else plain(maps), [maps], numbers)
     assert_close(actual, expected, torch.bfloat16, numbers)
 
 

@@ -67,7 +67,7 @@ def test_centers_far_outside_read_zeros(kind, numbers):
 def test_without_a_lookup_the_gradient_is_zero(numbers):
     source, target = (numbers.random(1, 8, 8, 9, seed=seed, dtype=torch.float32).requires_grad_() for seed in (0, 1))
     correlation = KernelCorrelation(source, target, 2)
-    for gradient in torch.autograd.grad(correlation.ticket, (source, target)):
+    for gradient in torch.autograd.grad(correlation.autograd_handle, (source, target)):
         assert not gradient.any()
 
 
@@ -108,9 +108,9 @@ def test_inference_in_half_precision_stores_float16_costs(numbers):
         actual = KernelCorrelation(*maps, 1)
         windows = actual.windows(centers, 4)
     expected = StoredCorrelation(*(each.float() for each in maps), 1)
-    assert actual.kept.costs.dtype == torch.float16 and windows.dtype == torch.bfloat16
+    assert actual.stored.costs.dtype == torch.float16 and windows.dtype == torch.bfloat16
     volume = expected.volumes[0]
-    assert numbers.error(actual.kept.costs.view_as(volume), volume) < 5e-4  # bfloat16 gives 2e-3
+    assert numbers.error(actual.stored.costs.view_as(volume), volume) < 5e-4  # bfloat16 gives 2e-3
     assert numbers.error(windows, expected.windows(centers, 4)) < 3e-3
 
 

@@ -60,10 +60,10 @@ def test_sums_with_a_spatial_prior_and_gradients_equal_the_reference(shape, dtyp
     positions = 3 * numbers.random(pixels, 2, seed=4, dtype=torch.float32)
 
     def compute(*tensors: Tensor) -> tuple[Tensor, ...]:
-        return plain.spatial_sums(*tensors[:3], plain.Prior(tensors[3], positions.double()))
+        return plain.spatial_sums(*tensors[:3], plain.PriorCoefficients(tensors[3], positions.double()))
 
     exact = numbers.gradients(compute, (*inputs, coefficients), size=1.0)
-    prior = plain.Prior(coefficients, positions)
+    prior = plain.PriorCoefficients(coefficients, positions)
     outputs = kernels.spatial_sums(*inputs, prior)
     d_outputs = (each.float() for each in numbers.output_gradients(outputs, 1.0))
     actual = [*outputs, *kernels.spatial_sums_backward(*d_outputs, *inputs, prior)]

@@ -31,7 +31,7 @@ def test_synchronization_and_its_gradients_equal_the_reference(shape, dtype, dra
     from protoformer.models.kernels import synchronization_kernels as kernels
 
     features, centers, *rest = draw_inputs(*shape, dtype=dtype)
-    directions = plain.directions(centers)
+    directions = plain.unit_vectors(centers)
     attended, assignment = kernels.synchronize(features, directions, *rest)
     cosines = features.double() @ directions.double().transpose(1, 2)
     margin = cosines.amax(dim=-1) - cosines.gather(2, assignment[..., None])[..., 0]
@@ -53,10 +53,10 @@ def test_a_spatial_prior_is_added_to_the_cosine(shape, dtype, draw_inputs, numbe
 
     features, centers, *rest = draw_inputs(*shape, dtype=dtype)
     coefficients = 0.1 * numbers.random(shape[0], shape[2], 3, seed=7, dtype=torch.float32)
-    prior = plain.Prior(coefficients, 3 * numbers.random(shape[4], 2, seed=8, dtype=torch.float32))
-    _, assignment = kernels.synchronize(features, plain.directions(centers), *rest, prior)
-    exact = plain.Prior(*(each.double() for each in prior))
-    similarity = torch.nn.functional.normalize(features.double(), dim=-1) @ plain.directions(centers).double().mT
+    prior = plain.PriorCoefficients(coefficients, 3 * numbers.random(shape[4], 2, seed=8, dtype=torch.float32))
+    _, assignment = kernels.synchronize(features, plain.unit_vectors(centers), *rest, prior)
+    exact = plain.PriorCoefficients(*(each.double() for each in prior))
+    similarity = torch.nn.functional.normalize(features.double(), dim=-1) @ plain.unit_vectors(centers).double().mT
     similarity += exact.logits().mT
     margin = similarity.amax(dim=-1) - similarity.gather(2, assignment[..., None])[..., 0]
     assert margin.max() < 1e-5  # the best, up to ties of rounding
@@ -69,7 +69,7 @@ def test_vectors_of_almost_zero_length_have_the_gradient_of_the_reference(length
     features, centers, *rest = draw_inputs(1, 2, 3, 16, 40, torch.float32)
     rest[0][0, 5] *= length
     rest[1][0, :2] *= length
-    attended, assignment = kernels.synchronize(features, plain.directions(centers), *rest)
+    attended, assignment = kernels.synchronize(features, plain.unit_vectors(centers), *rest)
 
     def gate(*inputs: Tensor) -> tuple[Tensor]:
         return (plain.gated(*inputs, assignment),)
@@ -86,7 +86,7 @@ def test_two_runs_are_bit_identical(dtype, draw_inputs):
     from protoformer.models.kernels import synchronization_kernels as kernels
 
     features, centers, *rest = draw_inputs(2, 2, 100, 32, 999, dtype)
-    forward = functools.partial(kernels.synchronize, features, plain.directions(centers), *rest)
+    forward = functools.partial(kernels.synchronize, features, plain.unit_vectors(centers), *rest)
     (attended, assignment), (again, _) = forward(), forward()
     assert torch.equal(attended, again)
     backward = functools.partial(kernels.synchronize_backward, attended, *rest, assignment)

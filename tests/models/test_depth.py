@@ -46,10 +46,10 @@ def network(**fields: object) -> ProtoFormer:
 def test_depth_and_its_scale_have_the_images_size_and_lie_between_the_bounds(size: tuple[int, int]) -> None:
     with torch.no_grad():
         prediction = network()(images(*size, batch=2))
-    assert prediction.logs[-1].shape == prediction.log_scales[-1].shape == (2, 1, *size)
+    assert prediction.log_depths[-1].shape == prediction.log_scales[-1].shape == (2, 1, *size)
     config = PRESETS["tiny"]
-    assert prediction.logs[-1].min() >= math.log(config.depth.min_depth)
-    assert prediction.logs[-1].max() <= math.log(config.depth.max_depth)
+    assert prediction.log_depths[-1].min() >= math.log(config.depth.min_depth)
+    assert prediction.log_depths[-1].max() <= math.log(config.depth.max_depth)
     assert prediction.log_scales[-1].min() >= MIN_LOG_SCALE
 
 
@@ -59,7 +59,7 @@ def test_bounds_hold_whatever_the_state_says_and_their_gradient_lives_in_between
         torch.nn.init.constant_(built.depth_head.refiner.delta_head.bias, bias)
         with torch.no_grad():
             prediction = built(images(64, 64))
-        assert torch.allclose(prediction.logs[-1].exp(), torch.full((), meters), rtol=1e-4)
+        assert torch.allclose(prediction.log_depths[-1].exp(), torch.full((), meters), rtol=1e-4)
     assert prediction.log_scales[-1].min() > MIN_LOG_SCALE
 
 
@@ -70,8 +70,8 @@ def test_every_update_is_returned_on_request_and_the_last_alone_otherwise() -> N
             images(64, 64), num_updates=5, return_all=True, progress=lambda done, of: heard.append((done, of))
         )
         last = built(images(64, 64), num_updates=5)
-    assert (len(every.logs), len(every.log_scales), len(last.logs)) == (5, 5, 1)
-    assert torch.equal(every.logs[-1], last.logs[-1])
+    assert (len(every.log_depths), len(every.log_scales), len(last.log_depths)) == (5, 5, 1)
+    assert torch.equal(every.log_depths[-1], last.log_depths[-1])
     assert heard == [(number, 5) for number in range(1, 6)]
 
 
@@ -88,14 +88,14 @@ def test_training_reaches_every_parameter(name: str, updates: int) -> None:
     torch.manual_seed(0)
     built = build_network(preset(name), "depth").train()
     prediction = built(images(64, 64), num_updates=updates, return_all=True)
-    sum((each.abs().mean() for each in prediction.logs + prediction.log_scales), torch.zeros(())).backward()
+    sum((each.abs().mean() for each in prediction.log_depths + prediction.log_scales), torch.zeros(())).backward()
     assert [key for key, parameter in built.named_parameters() if parameter.grad is None] == []
 
 
 def test_an_images_depth_does_not_depend_on_what_else_is_in_the_batch() -> None:
     built, batch = network(), images(64, 72, batch=3)
     with torch.no_grad():
-        together, alone = built(batch).logs[-1], built(batch[1:2]).logs[-1]
+        together, alone = built(batch).log_depths[-1], built(batch[1:2]).log_depths[-1]
     assert torch.allclose(together[1:2], alone, atol=1e-4)
 
 
@@ -111,9 +111,9 @@ def test_prototypes_of_the_encoder_come_on_request() -> None:
 def test_half_precision_is_close_and_learns() -> None:
     built = network()
     with torch.no_grad():
-        exact = built(images(64, 72)).logs[-1]
+        exact = built(images(64, 72)).log_depths[-1]
     with torch.autocast("cpu", torch.bfloat16):
-        lowered = built(images(64, 72)).logs[-1]
+        lowered = built(images(64, 72)).log_depths[-1]
     assert lowered.dtype == torch.float32 and (lowered - exact).abs().mean() < 0.05
     lowered.abs().mean().backward()
     assert all(each.grad.isfinite().all() for each in built.parameters() if each.grad is not None)
@@ -194,9 +194,9 @@ def test_a_crop_has_the_rays_of_the_image_it_was_cut_from() -> None:
 def test_each_image_of_a_batch_has_its_own_camera() -> None:
     built, batch, center = network(), images(64, 72, batch=2), torch.tensor([[20.0, 30.0], [60.0, 5.0]])
     with torch.no_grad():
-        together = built(batch, center).logs[-1]
-        alone = torch.cat([built(batch[i : i + 1], center[i : i + 1]).logs[-1] for i in range(2)])
-        middle = built(batch).logs[-1]
+        together = built(batch, center).log_depths[-1]
+        alone = torch.cat([built(batch[i : i + 1], center[i : i + 1]).log_depths[-1] for i in range(2)])
+        middle = built(batch).log_depths[-1]
     assert torch.allclose(together, alone, atol=1e-4) and (together - middle).abs().max() > 1e-3
 
 

@@ -12,7 +12,7 @@ from protoformer.errors import InputError
 from protoformer.models.config import PRESETS, ModelConfig, preset
 from protoformer.models.encoder import Encoder, ResidualBlock
 from protoformer.models.protoformer import build_network
-from protoformer.models.prototyping import UPDATE_RULES
+from protoformer.models.prototyping import E_STEPS
 from protoformer.models.synchronization import SYNCHRONIZATIONS
 
 TINY = preset("tiny")
@@ -88,7 +88,7 @@ def test_fast_starts_with_convolutions():
     "change",
     [
         *({"components": value} for value in ("both", "cap", "ls", "base")),
-        *({"update": value} for value in UPDATE_RULES),
+        *({"update": value} for value in E_STEPS),
         *({"synchronization": value} for value in SYNCHRONIZATIONS),
         *({"num_iterations": value} for value in (1, 2, 3, 4)),
         *({"num_prototypes": value} for value in (10, 50, 100, 200)),

@@ -84,7 +84,7 @@ def test_training_reaches_every_parameter(decoder):
     built = network(decoder).train()
     prediction = built(*pair(64, 64), return_all=True)
     total = sum(flow.abs().mean() for flow in prediction.flows) + sum(s.abs().mean() for s in prediction.log_scales)
-    total = total - prediction.matches.log_shares.mean()
+    total = total - prediction.matches.log_probs.mean()
     total.backward()
     assert [name for name, parameter in built.named_parameters() if parameter.grad is None] == []
 
@@ -170,7 +170,7 @@ def test_operations_grow_with_the_updates_by_the_same_amount_each():
 def test_estimates_that_are_not_upsampled_are_those_that_upsampling_averages() -> None:
     net = network("recurrent")
     first, second = pair(68, 92)
-    features = net.encode_frame(torch.cat((first, second)))
+    features = net.encode_flow_frame(torch.cat((first, second)))
     fine, coarse = (net.decode_flow(first, features[:1], features[1:], 2, upsampled=each) for each in (True, False))
     assert fine.flows[-1].shape == (1, 2, 68, 92) and coarse.flows[-1].shape == (1, 2, 9, 12)
     assert coarse.log_scales[-1].shape == (1, 1, 9, 12)

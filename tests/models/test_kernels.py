@@ -120,7 +120,7 @@ def test_gradients_equal_finite_differences(monkeypatch):
     inputs = synchronize_inputs(2, 2, 3, 4, 7)
 
     def attended(*parameters: Tensor) -> Tensor:
-        return operators.synchronize(inputs[0], plain.directions(inputs[1]), *parameters)[0]
+        return operators.synchronize(inputs[0], plain.unit_vectors(inputs[1]), *parameters)[0]
 
     assert torch.autograd.gradcheck(attended, inputs[2:])
 
@@ -128,7 +128,7 @@ def test_gradients_equal_finite_differences(monkeypatch):
 def test_the_operators_pass_opcheck():
     torch.library.opcheck(operators.prototype_sums, sums_inputs(2, 2, 5, 4, 9, torch.float32))
     features, centers, *rest = synchronize_inputs(2, 2, 5, 4, 9, torch.float32)
-    torch.library.opcheck(operators.synchronize, (features, plain.directions(centers), *rest))
+    torch.library.opcheck(operators.synchronize, (features, plain.unit_vectors(centers), *rest))
 
 
 @pytest.mark.parametrize("scale", [1e2, 1e4])
@@ -348,7 +348,7 @@ def test_memberships_are_those_of_the_last_expectation():
     prototypes = prototyping(tokens, (7, 9))
     keys, values = prototyping.keys_and_values(tokens)
     before, *_ = prototyping.step(prototyping.pool(tokens, (7, 9)), keys, values, (7, 9))
-    expected = plain.competing(plain.similarities(plain.split_heads(prototyping.query(before), 2), keys))
+    expected = plain.softmax_over_prototypes(plain.similarities(plain.split_heads(prototyping.query(before), 2), keys))
     torch.testing.assert_close(prototypes.memberships, expected)
     torch.testing.assert_close(prototypes.first(2).cpu().memberships, expected[:2])
 

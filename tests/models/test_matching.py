@@ -4,20 +4,22 @@ import pytest
 import torch
 
 from protoformer.models.heads import matching as module
-from protoformer.models.heads.matching import CELL, GlobalMatching
+from protoformer.models.heads.matching import BLOCK, GlobalMatching
 
 
 def matching() -> GlobalMatching:
-    """One that takes features for what cells are."""
+    """One that takes features for what blocks are."""
     built = GlobalMatching(64)
     built.embed = torch.nn.Identity()
     return built.requires_grad_(False)
 
 
 def features(height: int, width: int, channels: int = 64) -> torch.Tensor:
-    """Cells that resemble themselves alone."""
-    cells = torch.randn(1, channels, -(-height // CELL), -(-width // CELL), generator=torch.Generator().manual_seed(0))
-    return 2 * cells.repeat_interleave(CELL, 2).repeat_interleave(CELL, 3)[:, :, :height, :width]
+    """Blocks that resemble themselves alone."""
+    blocks = torch.randn(
+        1, channels, -(-height // BLOCK), -(-width // BLOCK), generator=torch.Generator().manual_seed(0)
+    )
+    return 2 * blocks.repeat_interleave(BLOCK, 2).repeat_interleave(BLOCK, 3)[:, :, :height, :width]
 
 
 def constant(x: float, y: float) -> torch.Tensor:
@@ -28,7 +30,7 @@ def test_what_has_moved_far_is_found():
     source = features(24, 32)
     target = source.roll((8, -14), dims=(2, 3))
     flow = matching().flow(source, target)
-    # Where two cells meet whose ways differ, since one of them came in at the other side, a flow lies between them.
+    # Where two blocks meet whose ways differ, since one of them came in at the other side, a flow lies between them.
     assert torch.allclose(flow[:, :, :14, 16:], constant(-14, 8), atol=0.1)
 
 
@@ -57,7 +59,7 @@ def test_what_resembles_nothing_goes_with_what_is_around():
     target = source.roll((0, 6), dims=(2, 3))
     target[:, :, 14:18, 20:24] = 0  # what was at 14:18, 14:18
     matches = matching()(source, target)
-    nowhere = matches.log_shares[0, :, -1].exp().view(16, 16)
+    nowhere = matches.log_probs[0, :, -1].exp().view(16, 16)
     assert nowhere[7:9, 7:9].min() > 20 * nowhere[3:6, 3:6].max()
     assert torch.allclose(matches.flow[:, :, 14:18, 14:18], constant(6, 0), atol=1.5)
 
@@ -86,7 +88,7 @@ def test_shares_add_up_and_teach_everything():
     built, source = GlobalMatching(64), features(16, 16).requires_grad_()
     matches = built(source, source.detach().roll(4, 3))
     assert matches.size == (8, 8)
-    assert torch.allclose(matches.log_shares.exp().sum(dim=2), torch.ones(1, 64), atol=1e-5)
+    assert torch.allclose(matches.log_probs.exp().sum(dim=2), torch.ones(1, 64), atol=1e-5)
     assert not matches.flow.requires_grad
-    matches.log_shares[..., 3].sum().backward()
+    matches.log_probs[..., 3].sum().backward()
     assert all(each.grad is not None and each.grad.isfinite().all() for each in (source, *built.parameters()))

@@ -111,9 +111,9 @@ def test_with_cross_image_a_video_encodes_each_frame_once(monkeypatch):
 
     network = build_network(preset("tiny", flow={"cross_image": True}), "flow").eval()
     calls = []
-    encode_frame = ProtoFormer.encode_frame
+    encode = ProtoFormer.encode_flow_frame
     monkeypatch.setattr(
-        ProtoFormer, "encode_frame", lambda self, frames: calls.append(len(frames)) or encode_frame(self, frames)
+        ProtoFormer, "encode_flow_frame", lambda self, frames: calls.append(len(frames)) or encode(self, frames)
     )
     plan = plan_flow((64, 72), network.config, torch.device("cpu"))
     engine = FlowEngine(network, torch.device("cpu"), plan)

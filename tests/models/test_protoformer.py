@@ -40,7 +40,7 @@ def test_all_heads_run_on_one_encoder(network: ProtoFormer) -> None:
     encodings = []
     hook = network.encoder.register_forward_hook(lambda *_: encodings.append(1))
     assert network.flow(first, second).flows[-1].shape == (1, 2, 64, 64)
-    assert network.depth(first).logs[-1].shape == (1, 1, 64, 64)
+    assert network.depth(first).log_depths[-1].shape == (1, 1, 64, 64)
     boxes = torch.tensor([[16.0, 16.0, 24.0, 24.0]])
     assert network.track(first, boxes, second).boxes[-1].shape == (1, 4)
     assert network.stabilize(first, trajectories()).warps[-1].shape == (1, 2, 8, 8)
@@ -54,18 +54,23 @@ def test_a_head_alone_gives_what_the_network_gives(network: ProtoFormer) -> None
     features1, features2 = (network.encoder(each).features[-1] for each in (first, second))
     flow = network.flow_head(first, features1, features2).flows[-1]
     torch.testing.assert_close(flow, network.flow(first, second).flows[-1], rtol=1e-4, atol=1e-4)
-    logs = network.depth_head(first, network.encoder(first).features).logs[-1]
-    assert torch.equal(logs, network.depth(first).logs[-1])
+    log_depth = network.depth_head(first, network.encoder(first).features).log_depths[-1]
+    assert torch.equal(log_depth, network.depth(first).log_depths[-1])
 
 
 @torch.no_grad()
 def test_a_network_of_one_task_is_called_like_its_method() -> None:
     alone = build_network(CONFIG, "depth").eval()
     image = images(1)[0]
-    assert torch.equal(alone(image).logs[-1], alone.depth(image).logs[-1])
+    assert torch.equal(alone(image).log_depths[-1], alone.depth(image).log_depths[-1])
     assert alone.flow_head is None
     with pytest.raises(ValueError, match="this network has heads for depth, not for flow"):
         alone.flow(image, image)
+
+
+def test_a_network_of_several_tasks_asks_for_one_of_its_methods(network: ProtoFormer) -> None:
+    with pytest.raises(ValueError, match=r"this network has 4 tasks; .* network.flow\(...\), network.depth\(...\)"):
+        network(images(1)[0])
 
 
 def test_a_folder_of_save_pretrained_is_loaded_offline(network: ProtoFormer, tmp_path: Path) -> None:
@@ -92,7 +97,7 @@ def test_separate_encoders_are_saved_and_used(tmp_path: Path) -> None:
     image = images(1)[0]
     with torch.no_grad():
         for each in (merged, loaded):
-            assert torch.equal(each.depth(image).logs[-1], single["depth"](image).logs[-1])
+            assert torch.equal(each.depth(image).log_depths[-1], single["depth"](image).log_depths[-1])
             assert torch.equal(each.flow(image, image).flows[-1], single["flow"](image, image).flows[-1])
 
 

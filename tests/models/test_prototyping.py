@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from protoformer.explain.tracing import contraction_factor, measure_convergence, plain_em
 from protoformer.geometry.warps import cells
+from protoformer.models.ablations import maximization_step
 from protoformer.models.kernels.reference import similarities
-from protoformer.models.prototyping import UPDATE_RULES, Layout, Prototyping, maximization_step
+from protoformer.models.prototyping import E_STEPS, Layout, Prototyping
 
 COMPETING_FOR_PIXELS = ("cap", "cosine", "k_means")
 COMPETING_FOR_PROTOTYPES = ("cross_attention", "criss_cross")
@@ -50,7 +51,7 @@ def test_where_pixels_compete_memberships_of_a_prototype_sum_to_one(update):
     assert torch.allclose(found.memberships.sum(dim=3), torch.ones(()), atol=1e-5)
 
 
-@pytest.mark.parametrize("update", [rule for rule in UPDATE_RULES if rule != "criss_cross"])
+@pytest.mark.parametrize("update", [rule for rule in E_STEPS if rule != "criss_cross"])
 def test_permuting_pixels_permutes_memberships_and_leaves_prototypes_alone(update):
     prototyping, features = seeded(32, 2, 10, 3, update), features_of(8, 9, 32)
     start = prototyping.pool(features, (8, 9))
@@ -101,7 +102,7 @@ def test_the_same_holds_for_the_steps_of_cap_on_the_unit_sphere():
     for _ in range(20):
         queries = 6 * F.normalize(centers, dim=-1)
         likelihoods.append(similarities(queries, keys).logsumexp(dim=-2).mean())
-        centers = maximization_step(UPDATE_RULES["cap"](queries, keys, Layout((12, 16), (1, 10))), keys, normalize=True)
+        centers = maximization_step(E_STEPS["cap"](queries, keys, Layout((12, 16), (1, 10))), keys, normalize=True)
     assert (torch.stack(likelihoods).diff() > -1e-9).all()
 
 
@@ -235,7 +236,7 @@ def test_criss_cross_reaches_exactly_the_bands_that_pooling_averages():
     ]
 
 
-@pytest.mark.parametrize("update", UPDATE_RULES)
+@pytest.mark.parametrize("update", E_STEPS)
 def test_gradients_reach_every_projection(update):
     prototyping = seeded(16, 2, 6, 2, update)
     features = features_of(5, 5, 16).requires_grad_()
@@ -278,7 +279,7 @@ class LargestTensor(TorchDispatchMode):
         return result
 
 
-@pytest.mark.parametrize("update", UPDATE_RULES)
+@pytest.mark.parametrize("update", E_STEPS)
 def test_no_tensor_is_larger_than_heads_by_prototypes_by_pixels(update):
     prototyping, features = seeded(64, 2, 100, 3, update), features_of(16, 20, 64, batch=1)
     with LargestTensor() as largest:

@@ -13,7 +13,7 @@ from protoformer.models.config import EncoderConfig, ModelConfig, preset
 from protoformer.models.encoder import Encoder, Mixer
 from protoformer.models.kernels import blocked, dispatch, fused, operators
 from protoformer.models.kernels import reference as plain
-from protoformer.models.prototyping import UPDATE_RULES, Prototypes, Prototyping
+from protoformer.models.prototyping import E_STEPS, Prototypes, Prototyping
 from protoformer.models.synchronization import LatentSynchronization
 
 SIZE, GRID, CHANNELS, HEADS = (9, 14), (2, 5), 32, 2
@@ -99,11 +99,11 @@ def test_gradients_of_sums_equal_finite_differences(monkeypatch):
     torch.library.opcheck(operators.spatial_sums, (*inputs, pixels))
     compute: Callable[..., tuple[Tensor, ...]]
     for compute in (fused.spatial_sums, plain.spatial_sums):
-        outputs = compute(*inputs[:3], plain.Prior(inputs[3], pixels))
-        torch.testing.assert_close(outputs, plain.spatial_sums(*inputs[:3], plain.Prior(inputs[3], pixels)))
+        outputs = compute(*inputs[:3], plain.PriorCoefficients(inputs[3], pixels))
+        torch.testing.assert_close(outputs, plain.spatial_sums(*inputs[:3], plain.PriorCoefficients(inputs[3], pixels)))
 
 
-@pytest.mark.parametrize("update", UPDATE_RULES)
+@pytest.mark.parametrize("update", E_STEPS)
 @pytest.mark.parametrize("iterations", [0, 1, 4])
 def test_positions_stay_inside_the_image(update, iterations):
     module = mixer(update=update, num_iterations=iterations)
@@ -114,7 +114,7 @@ def test_positions_stay_inside_the_image(update, iterations):
     assert x.min() >= -1e-4 and x.max() <= SIZE[1] - 1 + 1e-4 and y.min() >= -1e-4 and y.max() <= SIZE[0] - 1 + 1e-4
 
 
-@pytest.mark.parametrize("update", UPDATE_RULES)
+@pytest.mark.parametrize("update", E_STEPS)
 def test_a_very_wide_prior_changes_nothing(update):
     module, tokens = mixer(update=update).double(), tokens_of()
     without = mixer(spatial_prior=False, update=update).double()

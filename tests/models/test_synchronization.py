@@ -4,15 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from protoformer.models.ablations import Broadcast, PlainLayer, SimilarityLayer
 from protoformer.models.kernels.reference import nearest_prototype
 from protoformer.models.prototyping import Prototypes
-from protoformer.models.synchronization import (
-    SYNCHRONIZATIONS,
-    Broadcast,
-    LatentSynchronization,
-    PlainLayer,
-    SimilarityLayer,
-)
+from protoformer.models.synchronization import SYNCHRONIZATIONS, LatentSynchronization
 
 
 def random_prototypes(pixels: int = 30, count: int = 5, channels: int = 16) -> tuple[torch.Tensor, Prototypes]:

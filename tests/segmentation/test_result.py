@@ -68,6 +68,8 @@ def test_every_mask_survives_its_encoding(seed: int) -> None:
 def test_damaged_counts_are_an_input_error() -> None:
     with pytest.raises(InputError, match="does not have 3x4 pixels"):
         decode_rle({"size": [3, 4], "counts": "9"})
+    with pytest.raises(InputError, match="over the limit of"):  # before a terabyte is allocated
+        decode_rle({"size": [2**20, 2**20], "counts": "PPPPPPPP1"})
 
 
 def test_the_palette_is_that_of_davis() -> None:

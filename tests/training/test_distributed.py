@@ -1,6 +1,7 @@
 """Several processes train as one does."""
 
 import os
+import re
 import runpy
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.flow.losses import flow_loss, valid_pixels
 from protoformer.training.distributed import launch
 from protoformer.training.run_folder import read_log
@@ -202,5 +203,5 @@ def test_the_mean_of_the_losses_of_parts_is_the_loss_of_the_whole() -> None:
 def test_without_lightning_one_sentence_says_what_is_missing(monkeypatch) -> None:
     for name in ("lightning.fabric", "lightning_fabric"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(InputError, match=r"pip install 'protoformer\[train\]'"):
+    with pytest.raises(InputError, match=re.escape(install_command("train"))):
         launch("cpu")

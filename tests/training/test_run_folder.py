@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import lock_folder
 from protoformer.training.run_folder import RunLog, TensorBoardLogger, TrainingProgress, read_log
@@ -189,5 +189,5 @@ def test_without_tensorboard_it_says_so_once_and_goes_on(tmp_path: Path, monkeyp
     board.on_validation(10, ValidationResult("synthetic", {"epe": 0.7}))
     board.on_image(10, "scene", np.zeros((4, 6, 3), dtype=np.uint8))
     board.on_end(10)
-    assert len(recorder) == 1 and "pip install tensorboard" in recorder[0]
+    assert len(recorder) == 1 and install_command("board") in recorder[0]
     assert not (tmp_path / "board").exists()

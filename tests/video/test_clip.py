@@ -11,7 +11,7 @@ import torch
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
 from protoformer.io.image_input import as_image
-from protoformer.video.clip import ClipFrames, Span
+from protoformer.video.clip import ClipFrames, Span, estimate_frame_count
 from protoformer.video.reader import open_video
 
 MOST = 8
@@ -108,3 +108,15 @@ def test_a_frame_may_be_written_over_once_it_was_handed_in() -> None:
 def test_what_is_no_clip_is_refused() -> None:
     with pytest.raises(InputError, match=r"5\.5 is not a clip; give a path, an open video, or frames"):
         ClipFrames(5.5, Span())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("span", [Span(), Span(frame_step=7), Span(start=1, end=2.02, frame_step=3), Span(start=9)])
+def test_the_number_of_frames_is_that_of_the_span(folder: Path, span: Span) -> None:
+    clip = ClipFrames(folder, span)
+    assert clip.num_frames == len(list(clip))
+
+
+@pytest.mark.parametrize("span", [Span(start=float("nan")), Span(end=float("inf")), Span(start=-1.0)])
+def test_a_span_without_a_time_is_one_sentence(folder: Path, span: Span) -> None:
+    with pytest.raises(InputError, match="of a video is at second"):
+        estimate_frame_count(open_video(folder), span.start, span.end)

@@ -126,9 +126,10 @@ def test_nobody_who_answers_is_an_error() -> None:
         open_video(f"udp://127.0.0.1:{free_port()}", timeout=0.3)
 
 
-def test_a_password_is_not_repeated() -> None:
+@pytest.mark.parametrize("password", ["secret", "secret@secret"])
+def test_a_password_is_not_repeated(password: str) -> None:
     with pytest.raises(InputError) as refused:
-        open_video(f"http://user:secret@127.0.0.1:{free_port()}/clip.ts", timeout=2)
+        open_video(f"http://user:{password}@127.0.0.1:{free_port()}/clip.ts", timeout=2)
     assert "secret" not in str(refused.value) and "http://127.0.0.1" in str(refused.value)
 
 

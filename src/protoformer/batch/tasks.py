@@ -9,8 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from protoformer.batch.boxes import find_boxes, read_boxes_file, read_sidecar
 from protoformer.batch.jobs import CSV, FLOWS, MASKS, NPY, PAGE, VIDEO, Job, JobFunction
 from protoformer.batch.ledger import list_jobs
@@ -47,7 +45,7 @@ from protoformer.segmentation.predictor import SegmentationPredictor
 from protoformer.segmentation.result import SegmentationFrame
 from protoformer.stabilization.drawing import path_page
 from protoformer.stabilization.predictor import Crop, StabilizationPredictor, StabilizeOptions
-from protoformer.stabilization.result import StabilizedFrame
+from protoformer.stabilization.result import draw_stabilized
 from protoformer.tracking.drawing import draw_targets
 from protoformer.tracking.result import HEAD, table_rows
 from protoformer.tracking.video import TrackFrame, track_frames
@@ -210,7 +208,7 @@ class TrackBatch(BatchTask):
     """Options of `track_frames`; each video also gets a table of its boxes.
 
     Attributes:
-        boxes: File with the first boxes of all videos, read by `BoxesFile`; None: a file NAME.boxes.csv beside each.
+        boxes: File with the first boxes of all videos, for `read_boxes_file`; None: a file NAME.boxes.csv beside each.
         method: A name of `TRACKING_METHODS`.
         frame_step: Frame step.
     """
@@ -297,11 +295,19 @@ class StabilizeBatch(BatchTask):
         """The video and, on request, a page."""
         return (VIDEO, PAGE) if self.save_path else (VIDEO,)
 
+    def recorded(self) -> dict[str, Any]:
+        """Return the options as JSON values; the packaged weights of the regressor "grid" are a file of their own."""
+        is_packaged_grid = self.model == STABILIZATION_MODEL and self._chosen_regressor == "grid"
+        return {**super().recorded(), **({"model": _hash_weights(f"{self.model}-grid")} if is_packaged_grid else {})}
+
+    @property
+    def _chosen_regressor(self) -> str | None:
+        is_live = self.regressor is None and self.delay is not None
+        return live_regressor(self.model) if is_live else self.regressor
+
     def prepare(self, device: str | None, sharing: int) -> JobFunction:
         """Load the stabilization and flow networks."""
-        is_live = self.regressor is None and self.delay is not None
-        regressor = live_regressor(self.model) if is_live else self.regressor
-        return partial(self._write, load_stabilizer(self.model, regressor, device))
+        return partial(self._write, load_stabilizer(self.model, self._chosen_regressor, device))
 
     def _write(self, model: StabilizationPredictor, job: Job, targets: tuple[Path, ...]) -> int:
         video = open_video(job.video)
@@ -314,15 +320,10 @@ class StabilizeBatch(BatchTask):
             precision=self.precision,
         )
         writer = VideoWriter(targets[0], video, video.info.fps)
-        outcome = run_pipeline(model.frames(video, result), self._draw, writer)
+        outcome = run_pipeline(model.frames(video, result), draw_stabilized(self.side_by_side), writer)
         for target in targets[1:]:
             target.write_text(path_page(job.video.name, result).html(), encoding="utf-8")
         return outcome.num_frames
-
-    def _draw(self, result: StabilizedFrame) -> Pixels:
-        if self.side_by_side:
-            return np.concatenate((result.frame, result.stabilized), axis=1)
-        return result.stabilized
 
 
 @dataclass(frozen=True)

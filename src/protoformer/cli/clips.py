@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,6 +16,7 @@ from protoformer.cli.terminal import frames_bar, interruptible, print_json
 from protoformer.errors import InputError
 from protoformer.io.files import check_input, is_folder, path_exists
 from protoformer.video.clip import check_output_not_input as check_output_not_input
+from protoformer.video.clip import estimate_frame_count as estimate_frame_count
 from protoformer.video.image_sequence import ImageSequence, is_image_file
 from protoformer.video.live import TIMEOUT, LiveVideo, is_live_source
 from protoformer.video.pipeline import FrameResult, PipelineInterrupt, PipelineOutcome, run_pipeline
@@ -73,17 +73,6 @@ def make_video_writer(outputs: list[Path], default: Path | None, video: Video, f
         return None
     check_output_not_input(target, video)
     return VideoWriter(target, video, video.info.fps / max(1, frame_step))
-
-
-def estimate_frame_count(
-    video: Video, start: float | Fraction | None = None, end: float | Fraction | None = None, frame_step: int = 1
-) -> int | None:
-    """Estimate the number of selected frames; None if the video declares no length."""
-    length = video.info.duration if video.info.num_frames is None else video.info.num_frames / video.info.fps
-    if length is None:
-        return None
-    last = min(float(length), float("inf") if end is None else float(end))
-    return int((last - float(start or 0)) * video.info.fps / frame_step)
 
 
 def run_with_bar(

@@ -27,9 +27,8 @@ from protoformer.flow.result import FlowResult
 from protoformer.io.files import check_output, make_folder, write_atomically
 from protoformer.io.image import write_image
 from protoformer.loading import list_models, load
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.pretrained import packaged_weights
-from protoformer.models.runtime import map_size, maps_to_tokens
+from protoformer.models.runtime import map_size, maps_to_tokens, normalize_images
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.ground_truth import depth_sample, flow_sample, track_clip
@@ -116,7 +115,7 @@ def convergence_section(model: FlowPredictor, example: FlowExample) -> Section:
     with torch.inference_mode():
         features = model.network.encoder(normalize_images(example.sample.first).to(model.device)).features[0].cpu()
     tokens, size = F.normalize(maps_to_tokens(features.float()), dim=-1), map_size(features)
-    convergence = measure_convergence(plain_em(tokens.shape[2], prototypes=100), tokens, size)
+    convergence = measure_convergence(plain_em(tokens.shape[2], num_prototypes=100), tokens, size)
     numbers = range(13)
     likelihood = Curve("log-likelihood", tuple((float(n), convergence.log_likelihood[n]) for n in numbers))
     distance = Curve(
@@ -271,7 +270,7 @@ def _models_section() -> Section:
             entry.name,
             f"{entry.parameters / 1e6:.2f} M",
             f"{entry.gflops:.0f}",
-            str(entry.updates),
+            str(entry.num_updates),
             ", ".join(entry.weights) or "none",
         )
         for entry in list_models()

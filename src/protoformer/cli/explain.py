@@ -72,14 +72,14 @@ def explain_video(
         )
     layer = "{}.{}".format(*results.layer)
     summary = {
-        "frames": rate.frames,
+        "frames": rate.num_frames,
         "layer": layer,
-        "prototypes": rate.prototypes,
+        "prototypes": rate.num_prototypes,
         "kept": None if rate.kept is None else round(rate.kept, 4),
     }
     text = (
-        f"{format_count(rate.frames, 'frame')} of {video.info.size[1]}x{video.info.size[0]} pixels, {rate.prototypes} "
-        f"prototypes of layer {layer} in all{describe_tracking_rate(rate)}"
+        f"{format_count(rate.num_frames, 'frame')} of {video.info.size[1]}x{video.info.size[0]} pixels, "
+        f"{rate.num_prototypes} prototypes of layer {layer} in all{describe_tracking_rate(rate)}"
     )
     print_summary(video, outcome, [target], as_json, summary, text)
 

@@ -45,7 +45,7 @@ def export(
     try:
         with progress_bar("export", total=4) as progress:
             result = export_model(
-                model or task, output, task=task, format=format, size=sides, updates=num_updates, progress=progress
+                model or task, output, task=task, format=format, size=sides, num_updates=num_updates, progress=progress
             )
     except ExportError as error:
         print(f"protoformer: {error}", file=sys.stderr)
@@ -59,7 +59,7 @@ def export(
 
 
 def _describe(result: ExportResult, task: str) -> str:
-    updates = "" if result.updates is None else f" with {result.updates} updates"
+    updates = "" if result.num_updates is None else f" with {result.num_updates} updates"
     checked = [f"{height}x{width}" for height, width in result.checked]
     images = "images of any size of at least 64x64" if result.size is None else f"images of {checked[0]}"
     images = f"crops of {checked[0]}" if task == "track" else images

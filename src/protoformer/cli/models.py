@@ -52,7 +52,7 @@ def _table(entries: list[ModelEntry]) -> Table:
     table.add_column("weights")
     for entry in entries:
         sizes = (f"{count / 1e6:.2f}" for count in entry.networks.values())
-        table.add_row(entry.name, *sizes, f"{entry.gflops:.0f}", str(entry.updates), _weights(entry))
+        table.add_row(entry.name, *sizes, f"{entry.gflops:.0f}", str(entry.num_updates), _weights(entry))
     return table
 
 

@@ -54,9 +54,10 @@ class _LineLog:
         if self._console.is_terminal or not done or now - self._latest < LOG_INTERVAL:
             return
         self._latest, rate = now, done / (now - self._start)
-        text = f"{self._label}: {done}" + (f" of {total}" if total and total > done else "")
+        count = f"{done} of {total}" if total and total > done else str(done)
+        text = f"{self._label}: {count}"
         if self._unit:
-            text += f" {self._unit}s, {rate:.2f} {self._unit}s/s"
+            text += f" {self._unit}{'' if count == '1' else 's'}, {rate:.2f} {self._unit}s/s"
         if total and total > done:
             text += f", {math.ceil((total - done) / rate / 60)} min left"
         self._console.print(text)

@@ -12,7 +12,7 @@ from PIL import Image
 from protoformer.datasets.base import Dataset, expect_files, expect_folder, folders_in, numbered_files, read_text
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike, read_image_bytes
-from protoformer.io.image import read_image
+from protoformer.io.image import quiet_pillow, read_image
 from protoformer.io.png import check_png
 
 
@@ -124,7 +124,7 @@ def read_labels(path: PathLike) -> npt.NDArray[np.uint8]:
         foreground: npt.NDArray[np.uint8] = (read_image(path).max(axis=2) > 0).astype(np.uint8)
         return foreground
     try:
-        with Image.open(BytesIO(data), formats=("PNG",)) as image:
+        with quiet_pillow(), Image.open(BytesIO(data), formats=("PNG",)) as image:
             labels = np.array(image, np.uint8)
     except (OSError, ValueError, SyntaxError) as error:
         raise InputError(f"{path} is damaged or cut short ({error}); make or download it again.") from None

@@ -14,11 +14,10 @@ from protoformer.flow.engine import check_num_updates, flow_confidence
 from protoformer.geometry.warps import Padding, limited_size, shrink, shrink_position
 from protoformer.io.image_input import to_float
 from protoformer.io.memory import describe_memory, free_bytes
-from protoformer.models.heads.depth import CANONICAL_FOCAL, LEAST_SIDE, STRIDES
-from protoformer.models.heads.flow import normalize_images
+from protoformer.models.heads.depth import CANONICAL_FOCAL, MIN_SIDE, STRIDES
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
-from protoformer.models.runtime import CudaGraph, ProgressCallback
+from protoformer.models.runtime import CudaGraph, ProgressCallback, normalize_images
 
 WORKING_BYTES = 900
 """Bytes per pixel of the working size: the measured amount plus a margin."""
@@ -145,7 +144,7 @@ class DepthEngine:
             prediction = self._network.depth(
                 images, center, self._num_updates, return_prototypes=return_prototypes, progress=progress
             )
-        log, log_scale = prediction.logs[-1].float(), prediction.log_scales[-1].float()
+        log, log_scale = prediction.log_depths[-1].float(), prediction.log_scales[-1].float()
         if self._mirrored:
             log, log_scale = ((plain + flipped.flip(3)) / 2 for plain, flipped in (log.chunk(2), log_scale.chunk(2)))
         return log, log_scale, prediction.prototypes
@@ -176,7 +175,7 @@ def enlarge_depth(field: Tensor, size: tuple[int, int]) -> Tensor:
 def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch_size: int = 1) -> None:
     """Check that inference on a batch of images of (height, width) at a working size fits into the free memory."""
     height, width = size
-    padding = Padding.to_multiple(*working, STRIDES[0], LEAST_SIDE)
+    padding = Padding.to_multiple(*working, STRIDES[0], MIN_SIDE)
     pixels = (padding.height + padding.bottom) * (padding.width + padding.right)
     needed = WORKING_BYTES * pixels * batch_size + (FRAME_BYTES * height * width if device.type == "cpu" else 0)
     free = free_bytes(device)

@@ -111,8 +111,8 @@ def depth_loss(
     pixels = own_pixels.clamp_min(1) if pixels is None else pixels
     truth = canonical_log(depth, focal)
     silog_loss = nll = truth.new_zeros(())
-    num_updates = len(prediction.logs)
-    for index, (log, log_scale) in enumerate(zip(prediction.logs, prediction.log_scales, strict=True)):
+    num_updates = len(prediction.log_depths)
+    for index, (log, log_scale) in enumerate(zip(prediction.log_depths, prediction.log_scales, strict=True)):
         weight = gamma ** (num_updates - index - 1)
         error = torch.where(mask, log - truth, 0.0)
         silog_loss = silog_loss + weight * silog(error, mask) * own_pixels / pixels

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.warps import warp_back
-from protoformer.training.task import Tally
+from protoformer.viz.report import Tally
 
 Crop = Literal["garg", "eigen"]
 """Evaluated image region: "garg" is Garg's crop of KITTI, "eigen" is Eigen's crop of NYU (not that of KITTI)."""

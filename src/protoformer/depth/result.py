@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from protoformer.depth.camera import CameraSource
+from protoformer.depth.metrics import scale_and_shift
 from protoformer.errors import InputError, closest_name
 from protoformer.explain.result import UNKNOWN_IMAGES, Explanation
 from protoformer.geometry.warps import pixel_grid
@@ -272,8 +273,6 @@ class DepthResult(SummaryRepr, Picture):
             reference: 1 x H x W or H x W, meters.
             valid: mask of valid reference pixels, bool, same shape; None: where the reference is finite and positive.
         """
-        from protoformer.depth.metrics import scale_and_shift  # with it come the datasets and scenes of training
-
         truth, mask = _check_reference(reference, valid, self.depth)
         depth = self.depth.double().cpu()
         scale, shift = scale_and_shift(depth[mask], truth[mask])

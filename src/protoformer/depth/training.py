@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from protoformer.depth.losses import depth_loss, valid_depth_mask
 from protoformer.models.heads.depth import focal_length, metric_depth, optical_center
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.models.runtime import full_precision
+from protoformer.models.runtime import full_precision, normalize_images
 from protoformer.synthetic.samples import DepthSample
 from protoformer.training.engine import load_initial_weights
 from protoformer.training.prototype_losses import label_maps, mean_errors, prototype_weights
@@ -94,7 +93,7 @@ class ValidationDepths(ValidationScenes[DepthSample]):
     def predict(self, network: nn.Module, batch: DepthSample) -> Tensor:
         """Predict depth with the true cameras."""
         assert batch.intrinsics is not None
-        log: Tensor = network(normalize_images(batch.image), optical_center(batch.intrinsics)).logs[-1]
+        log: Tensor = network(normalize_images(batch.image), optical_center(batch.intrinsics)).log_depths[-1]
         return metric_depth(log.float(), focal_length(batch.intrinsics)).cpu()
 
     def compute_scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:

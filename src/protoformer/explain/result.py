@@ -37,7 +37,7 @@ from protoformer.geometry.warps import Padding, resize_flow
 from protoformer.io.files import PathLike
 from protoformer.io.image_input import ImageLike
 from protoformer.models.encoder import Encoder
-from protoformer.models.heads.flow import normalize_images
+from protoformer.models.runtime import normalize_images
 from protoformer.viz.report import SummaryRepr, format_count, format_size, format_training
 
 Task = Literal["flow", "depth"]

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.errors import InputError
+from protoformer.models.ablations import cosine_similarities
 from protoformer.models.encoder import STRIDES, Encoder, Mixer
 from protoformer.models.kernels.reference import nearest_prototype, similarities
-from protoformer.models.prototyping import Prototypes, Prototyping, cosine_similarities
+from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import split_heads
 from protoformer.models.spatial_prior import SpatialPrior
 
@@ -40,13 +41,13 @@ class Convergence:
     drift: float
 
 
-def plain_em(channels: int, prototypes: int, update: str = "cosine") -> Prototyping:
+def plain_em(channels: int, num_prototypes: int, update: str = "cosine") -> Prototyping:
     """Build EM without learned weights: one head, identity projections, means, no residual.
 
     On features of unit length and with cosines this is EM of a mixture of von Mises-Fisher distributions, whose
     likelihood never decreases.
     """
-    prototyping = Prototyping(channels, 1, prototypes, update=update, residual=False)
+    prototyping = Prototyping(channels, 1, num_prototypes, update=update, residual=False)
     for projection in (prototyping.query, prototyping.key, prototyping.value):
         nn.init.eye_(projection.weight)
         nn.init.zeros_(projection.bias)
@@ -208,7 +209,7 @@ def _assign(
         keys, _ = prototyping.keys_and_values(tokens)
         expectation = prototyping.expectation(state.centers, keys, size, state.prior)
         return expectation.memberships().mean(dim=1).argmax(dim=1)
-    return nearest_prototype(tokens, state.centers, None if state.prior is None else state.prior.of_assignment())
+    return nearest_prototype(tokens, state.centers, None if state.prior is None else state.prior.assignment_prior())
 
 
 @contextmanager
@@ -223,7 +224,7 @@ def without_prototype(mixer: Mixer, prototype: int) -> Iterator[None]:
     def remove(_: object, inputs: tuple[Any, ...], output: tuple[Tensor, Prototypes | None]) -> Any:
         mixed, prototypes = output
         first = mixer.prototyping(inputs[0][:1], inputs[1])
-        prior = None if first.prior is None else first.prior.kept(kept)
+        prior = None if first.prior is None else first.prior.select(kept)
         fewer = Prototypes(first.centers[:, kept], first.memberships[:, :, kept], first.size, prior=prior)
         first_mixed, _ = mixer.synchronization(inputs[0][:1], fewer)
         return torch.cat((first_mixed.to(mixed.dtype), mixed[1:])), prototypes

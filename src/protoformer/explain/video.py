@@ -17,10 +17,10 @@ from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES
-from protoformer.models.heads.flow import flow_padding, normalize_images
+from protoformer.models.heads.flow import flow_padding
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
-from protoformer.models.runtime import ProgressCallback
+from protoformer.models.runtime import ProgressCallback, normalize_images
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, VideoFrame
@@ -63,12 +63,12 @@ class TrackingRate:
     """Statistics of the prototypes tracked through a clip, accumulated in constant memory.
 
     Attributes:
-        frames: Number of frames.
-        prototypes: Number of different prototypes with pixels.
+        num_frames: Number of frames.
+        num_prototypes: Number of different prototypes with pixels.
     """
 
     def __init__(self) -> None:
-        self.frames, self.prototypes = 0, 0
+        self.num_frames, self.num_prototypes = 0, 0
         self._kept = 0.0
         self._previous = torch.empty(0, dtype=torch.int64)
 
@@ -76,14 +76,14 @@ class TrackingRate:
         """Add the next frame."""
         present = frame.identities.unique()
         # An identity that is absent from one frame never returns, so new ones are those not in the previous frame.
-        self.prototypes += int((~torch.isin(present, self._previous)).sum())
-        self._kept += frame.kept if self.frames else 0.0
-        self.frames, self._previous = self.frames + 1, present
+        self.num_prototypes += int((~torch.isin(present, self._previous)).sum())
+        self._kept += frame.kept if self.num_frames else 0.0
+        self.num_frames, self._previous = self.num_frames + 1, present
 
     @property
     def kept(self) -> float | None:
         """Mean fraction of pixels whose prototype has pixels in the previous frame; None before the second frame."""
-        return self._kept / (self.frames - 1) if self.frames > 1 else None
+        return self._kept / (self.num_frames - 1) if self.num_frames > 1 else None
 
 
 class PrototypeVideo:
@@ -96,7 +96,7 @@ class PrototypeVideo:
         span: Frames of it.
         layer: Stage and block, such as "2.1"; None: the last.
         families: Number of families of similar prototypes; None: every prototype is its own.
-        updates: Number of updates of the flow; None: as configured.
+        num_updates: Number of updates of the flow; None: as configured.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class PrototypeVideo:
         span: Span,
         layer: str | None = None,
         families: int | None = None,
-        updates: int | None = None,
+        num_updates: int | None = None,
     ) -> None:
         if families is not None and families < 1:
             raise InputError(f"prototypes cannot be sorted into {families} families; give 1 or more.")
         self.clip = ClipFrames(source, span)
         self.layer = check_layer(network.config, layer)
-        self._network, self._device, self._updates = network, device, updates
+        self._network, self._device, self._num_updates = network, device, num_updates
         self._families = families
 
     def __iter__(self) -> Iterator[PrototypeFrame]:
@@ -166,7 +166,7 @@ class PrototypeVideo:
     @torch.no_grad()
     def _flow(self, first: Tensor, fmap1: Tensor, fmap2: Tensor) -> Tensor:
         """Estimate the flow to the next frame, in cells of the layer's map: 2 x h x w."""
-        flow = self._network.decode_flow(first, fmap1, fmap2, self._updates).flows[-1]
+        flow = self._network.decode_flow(first, fmap1, fmap2, self._num_updates).flows[-1]
         stride = STRIDES[self.layer[0] - 1]
         return (F.avg_pool2d(flow.float(), stride, ceil_mode=True)[0] / stride).cpu()
 

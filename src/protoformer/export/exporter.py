@@ -22,19 +22,15 @@ import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError, install_command
 from protoformer.export.graphs import Graph, Tensors, default_size, make_graphs
 from protoformer.flow.engine import check_num_updates
-from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.files import MAX_PIXELS, check_output, write_atomically
-from protoformer.loading import Predictor, load
+from protoformer.loading import PREDICTORS, Predictor, load
 from protoformer.models.config import PRESETS
-from protoformer.models.heads.flow import LEAST_SIDE
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.protoformer import TASKS, ProtoFormer
 from protoformer.models.runtime import ProgressCallback
-from protoformer.stabilization.predictor import StabilizationPredictor
-from protoformer.tracking.predictor import TrackingPredictor
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
 """Formats and their suffixes."""
@@ -65,7 +61,7 @@ class ExportResult:
         format: A key of `FORMATS`.
         size: (height, width) of the graph's images, or None for any of at least 64x64 (or fixed crops, for tracking).
         model: Name of the model.
-        updates: Number of updates; None for tasks without.
+        num_updates: Number of updates; None for tasks without.
         checked: Sizes of the rendered images on which file and network were compared.
         difference: Largest difference of the first output, such as the flow in pixels.
         bytes: Size of the file.
@@ -76,7 +72,7 @@ class ExportResult:
     format: str
     size: tuple[int, int] | None
     model: str
-    updates: int | None
+    num_updates: int | None
     checked: tuple[tuple[int, int], ...]
     difference: float
     bytes: int
@@ -90,7 +86,7 @@ def export_model(
     task: str | None = None,
     format: str | None = None,
     size: tuple[int, int] | None = None,
-    updates: int | None = None,
+    num_updates: int | None = None,
     progress: ProgressCallback | None = None,
 ) -> ExportResult:
     """Export a model to a file, after comparing the file with the model on rendered images.
@@ -105,7 +101,7 @@ def export_model(
         format: "onnx" or "pt2"; None decides by the suffix.
         size: (height, width) of the images, or None for any of at least 64x64, and, for stabilization, for the size at
             which 16:9 videos are analyzed; the batch size is always dynamic.
-        updates: Number of updates of flow and depth, which are unrolled; None: as configured.
+        num_updates: Number of updates of flow and depth, which are unrolled; None: as configured.
         progress: Called after every step.
 
     Raises:
@@ -115,19 +111,19 @@ def export_model(
     format, target = export_format(path, format), check_output(path)
     check_packages(format)
     check_size(size)
-    check_num_updates(updates)
+    check_num_updates(num_updates)
     name, task, predictor = _resolve_model(model, task)
     network = copy.deepcopy(predictor.network).cpu().float().eval()
-    graphs = make_graphs(task, network, size, updates)
-    if updates is None and task in ("flow", "depth"):
-        updates = network.config.flow.num_updates if task == "flow" else network.config.depth.num_updates
+    graphs = make_graphs(task, network, size, num_updates)
+    if num_updates is None and task in ("flow", "depth"):
+        num_updates = network.config.flow.num_updates if task == "flow" else network.config.depth.num_updates
     if task == "stabilize":
         size = size or default_size(network.config)
     about = {
         "task": task,
         "model": name or _preset_of(network),
         "trained": json.dumps(predictor.trained),
-        "updates": str(updates),
+        "updates": str(num_updates),
         "size": {"track": "crops"}.get(task, "dynamic") if size is None else f"{size[0]}x{size[1]}",
         "config": json.dumps(network.config.as_dict()),
     }
@@ -139,22 +135,15 @@ def export_model(
             file = target.with_stem(target.stem + graph.ending)
             data, difference = _export_graph(graph, format, about, steps)
             checked = tuple(checked_size for checked_size, _ in graph.checks)
+            file = check_output(file)
             result = ExportResult(
-                *(check_output(file), format, size, about["model"], updates, checked, difference, len(data), result)
+                file, format, size, about["model"], num_updates, checked, difference, len(data), result
             )
             files.append((file, data))
     for file, data in files:
         write_atomically(file, data)
     assert result is not None
     return result
-
-
-_PREDICTORS: dict[str, type] = {
-    "flow": FlowPredictor,
-    "depth": DepthPredictor,
-    "track": TrackingPredictor,
-    "stabilize": StabilizationPredictor,
-}
 
 
 def _resolve_model(model: Any, task: str | None) -> tuple[str | None, str, Any]:
@@ -169,7 +158,7 @@ def _resolve_model(model: Any, task: str | None) -> tuple[str | None, str, Any]:
         if task is None:
             raise InputError(f"this model is for several tasks; give the task to export, one of {', '.join(TASKS)}.")
         model = getattr(model, task)
-    own = next((each for each, predictor in _PREDICTORS.items() if isinstance(model, predictor)), None)
+    own = next((each for each, predictor in PREDICTORS.items() if isinstance(model, predictor)), None)
     if own is None or task not in (None, own):
         what = type(model).__name__ if own is None else f"a model of {own}"
         raise InputError(
@@ -225,8 +214,8 @@ def check_size(size: tuple[int, int] | None) -> None:
     text = "x".join(map(str, size))
     if len(size) != 2 or not all(isinstance(side, int) for side in size):
         raise InputError(f"the size {text} is not a height and a width in pixels; give two whole numbers.")
-    if min(size) < LEAST_SIDE:
-        raise InputError(f"the size {text} is too small; give a height and a width of {LEAST_SIDE} pixels or more.")
+    if min(size) < MIN_SIDE:
+        raise InputError(f"the size {text} is too small; give a height and a width of {MIN_SIDE} pixels or more.")
     if size[0] * size[1] > MAX_PIXELS:
         raise InputError(f"the size {text} is over the limit of {MAX_PIXELS} pixels; choose a smaller one.")
 

@@ -17,10 +17,11 @@ from protoformer.io.memory import describe_memory, free_bytes
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.correlation import all_pairs_bytes
 from protoformer.models.heads.depth import metric_depth
-from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.heads.tracking import Template
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.protoformer import ProtoFormer
+from protoformer.models.runtime import normalize_images
 from protoformer.stabilization.analysis import working_size
 
 CHECKED_SIZES = ((97, 130), (128, 192))
@@ -64,13 +65,13 @@ class Graph:
 class FlowGraph(nn.Module):
     """Images in [0, 1] to flow and confidence, including padding."""
 
-    def __init__(self, network: ProtoFormer, updates: int) -> None:
+    def __init__(self, network: ProtoFormer, num_updates: int) -> None:
         super().__init__()
         self.network = network
-        self.updates = updates
+        self.updates = num_updates
 
     def forward(self, first: Tensor, second: Tensor) -> Tensors:
-        """Return flow and confidence of images, B x 3 x H x W in [0, 1], H and W at least LEAST_SIDE."""
+        """Return flow and confidence of images, B x 3 x H x W in [0, 1], H and W at least MIN_SIDE."""
         # Costs on demand are computed in a number of parts that depends on the size, so a dynamic graph stores them.
         predicted = self.network.flow(
             normalize_images(first), normalize_images(second), num_updates=self.updates, low_memory=False
@@ -81,15 +82,15 @@ class FlowGraph(nn.Module):
 class DepthGraph(nn.Module):
     """Images in [0, 1] and focal lengths to depth in meters and confidence, including padding."""
 
-    def __init__(self, network: ProtoFormer, updates: int) -> None:
+    def __init__(self, network: ProtoFormer, num_updates: int) -> None:
         super().__init__()
         self.network = network
-        self.updates = updates
+        self.updates = num_updates
 
     def forward(self, image: Tensor, focal: Tensor) -> Tensors:
         """Return depth and confidence of images, B x 3 x H x W, of focal lengths B, pixels."""
         predicted = self.network.depth(normalize_images(image), num_updates=self.updates)
-        return metric_depth(predicted.logs[-1], focal), depth_confidence(predicted.log_scales[-1])
+        return metric_depth(predicted.log_depths[-1], focal), depth_confidence(predicted.log_scales[-1])
 
 
 class TemplateGraph(nn.Module):
@@ -134,7 +135,7 @@ class StabilizationGraph(nn.Module):
 
 
 def make_graphs(
-    task: str, network: ProtoFormer, size: tuple[int, int] | None, updates: int | None
+    task: str, network: ProtoFormer, size: tuple[int, int] | None, num_updates: int | None
 ) -> tuple[Graph, ...]:
     """Return the graphs of a task, the main one last.
 
@@ -142,17 +143,17 @@ def make_graphs(
         task: "flow", "depth", "track" or "stabilize".
         network: Network of the task, on the CPU, in eval mode.
         size: (height, width) of the images; None: any size, or, for stabilization, that of 16:9 videos.
-        updates: Number of updates of flow and depth; None: as configured.
+        num_updates: Number of updates of flow and depth; None: as configured.
 
     Raises:
         InputError: If the task has no such option.
     """
-    if updates is not None and task not in ("flow", "depth"):
+    if num_updates is not None and task not in ("flow", "depth"):
         raise InputError(f"a graph of {task} has no updates; leave their number out.")
     if task == "flow":
-        return (_flow_graph(network, size, updates or network.config.flow.num_updates),)
+        return (_flow_graph(network, size, num_updates or network.config.flow.num_updates),)
     if task == "depth":
-        return (_depth_graph(network, size, updates or network.config.depth.num_updates),)
+        return (_depth_graph(network, size, num_updates or network.config.depth.num_updates),)
     if task == "track":
         if size is not None:
             raise InputError("the crops of tracking have the size of the model; leave the size out.")
@@ -165,21 +166,21 @@ def default_size(config: ModelConfig) -> tuple[int, int]:
     return working_size(USUAL_FRAME, config.stabilization.max_pixels)
 
 
-def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int) -> Graph:
+def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, num_updates: int) -> Graph:
     _check_memory(network.config, size)
     predictor = FlowPredictor(network, network.trained, torch.device("cpu"))
 
     def reference(first: Tensor, second: Tensor) -> Tensors:
-        result = predictor.flow(first, second, num_updates=updates, zoom=1)
+        result = predictor.flow(first, second, num_updates=num_updates, zoom=1)
         return result.flow[None], result.confidence[None]
 
     # At 64 pixels a cost map is one patch of the cost memory, and torch assumes that sides of 1 are static.
-    min_side = LEAST_SIDE + (network.config.flow.decoder == "memory")
+    min_side = MIN_SIDE + (network.config.flow.decoder == "memory")
     axes = _image_axes(size, min_side)
     example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)
     return Graph(
         title="Optical flow",
-        module=FlowGraph(network, updates),
+        module=FlowGraph(network, num_updates),
         inputs={
             "first": "the first image, batch x 3 x height x width, RGB in [0, 1]",
             "second": "the second image, of the same shape",
@@ -196,20 +197,20 @@ def _flow_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int
     )
 
 
-def _depth_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: int) -> Graph:
+def _depth_graph(network: ProtoFormer, size: tuple[int, int] | None, num_updates: int) -> Graph:
     example = torch.zeros(2, 3, *(size or CHECKED_SIZES[0]), dtype=torch.float32)
     focal = torch.tensor([150.0])
     predictor = DepthPredictor(network, network.trained, torch.device("cpu"))
 
     def reference(image: Tensor, focal: Tensor) -> Tensors:
-        result = predictor.depth(image, focal=float(focal), num_updates=updates, mirrored=False, precision="full")
+        result = predictor.depth(image, focal=float(focal), num_updates=num_updates, mirrored=False, precision="full")
         return result.depth[None], result.confidence[None]
 
     checked = _checked_sizes(size)
     is_shrunk = max(height * width for height, width in checked) > network.config.depth.max_pixels
     return Graph(
         title="Metric depth",
-        module=DepthGraph(network, updates),
+        module=DepthGraph(network, num_updates),
         inputs={
             "image": "batch x 3 x height x width, RGB in [0, 1]; the optical center is the middle",
             "focal": "batch, focal length in pixels of the image",
@@ -220,7 +221,7 @@ def _depth_graph(network: ProtoFormer, size: tuple[int, int] | None, updates: in
         },
         examples=(example, torch.full((2,), 150.0)),
         # At up to 64 pixels the coarsest map has sides of two, which torch takes for static.
-        axes=(_image_axes(size, LEAST_SIDE + 1), _batch_axis()),
+        axes=(_image_axes(size, MIN_SIDE + 1), _batch_axis()),
         checks=tuple((each, (_rendered_pair(each)[0], focal)) for each in checked),
         reference=None if is_shrunk else reference,  # the predictor shrinks such images, and the graph does not
         relative="depth",
@@ -275,7 +276,7 @@ def _tracking_graphs(network: ProtoFormer) -> tuple[Graph, Graph]:
 
 def _stabilization_graph(network: ProtoFormer, size: tuple[int, int]) -> Graph:
     if size[0] % CELL or size[1] % CELL:
-        rounded = "x".join(str(max(LEAST_SIDE, CELL * round(side / CELL))) for side in size)
+        rounded = "x".join(str(max(MIN_SIDE, CELL * round(side / CELL))) for side in size)
         raise InputError(
             f"the sides of stabilized frames are multiples of {CELL} pixels; give a size such as {rounded}."
         )

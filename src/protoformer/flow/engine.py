@@ -13,10 +13,10 @@ from protoformer.errors import InputError
 from protoformer.flow.tiling import FlowPlan, Tile, TileBlender
 from protoformer.geometry.warps import Padding, carry_forward, resize, resize_flow
 from protoformer.io.image_input import to_float
-from protoformer.models.heads.flow import FlowPrediction, normalize_images
+from protoformer.models.heads.flow import FlowPrediction
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.protoformer import ProtoFormer
-from protoformer.models.runtime import CudaGraph, ProgressCallback
+from protoformer.models.runtime import CudaGraph, ProgressCallback, normalize_images
 
 Item = TypeVar("Item")
 
@@ -128,7 +128,7 @@ class FlowEngine:
     @torch.no_grad()
     def _run_encoder(self, images: Tensor) -> tuple[Tensor, ...]:
         with self._autocast():
-            return (self._network.encode_frame(images),)
+            return (self._network.encode_flow_frame(images),)
 
     @torch.no_grad()
     def _run_decoder(

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.heads.correlation import window_index
 from protoformer.models.heads.flow import FlowPrediction
-from protoformer.models.heads.matching import CELL, MatchResult
+from protoformer.models.heads.matching import BLOCK, MatchResult
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.kernels.dispatch import use_kernels
 from protoformer.models.runtime import maps_to_tokens
@@ -101,13 +101,13 @@ def flow_loss(
 
 
 def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Tensor | None = None) -> Tensor:
-    """Sum the negative log-likelihood of the true matches of all cells, times the pixels of a cell.
+    """Sum the negative log-likelihood of the true matches of all blocks, times the pixels of a block.
 
-    The target of a cell is where its center pixel moves to: a point between four cells, whose log-likelihoods are
-    interpolated bilinearly. A cell that leaves the image or is occluded has the target "no match".
+    The target of a block is where its center pixel moves to: a point between four blocks, whose log-likelihoods are
+    interpolated bilinearly. A block that leaves the image or is occluded has the target "no match".
 
     Args:
-        matches: match probabilities of all cells.
+        matches: match probabilities of all blocks.
         flow: true flow, N x 2 x H x W, pixels.
         mask: pixels that enter the loss, N x 1 x H x W, bool.
         occlusion: pixels that are not visible in the second image, N x 1 x H x W, bool, if known.
@@ -115,7 +115,7 @@ def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Te
     Returns:
         Scalar, nats times pixels.
     """
-    side = FACTOR * CELL
+    side = FACTOR * BLOCK
     (rows, columns), (height, width) = matches.size, flow.shape[2:]
     y = (torch.arange(rows, device=flow.device) * side + side // 2).clamp_max(height - 1)
     x = (torch.arange(columns, device=flow.device) * side + side // 2).clamp_max(width - 1)
@@ -123,7 +123,7 @@ def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Te
     def sample_centers(maps: Tensor) -> Tensor:
         return maps_to_tokens(maps[:, :, y][:, :, :, x])
 
-    cell_mask = sample_centers(mask)[..., 0]
+    block_mask = sample_centers(mask)[..., 0]
     targets = sample_centers(pixel_grid(height, width, flow.device)[None]) + sample_centers(
         torch.where(mask, flow, 0.0)
     )
@@ -136,12 +136,12 @@ def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Te
     index, inside = window_index(corner.long(), 2, matches.size)
     dx, dy = (coords - corner).unbind(dim=2)
     weights = torch.stack(((1 - dx) * (1 - dy), dx * (1 - dy), (1 - dx) * dy, dx * dy), dim=2)
-    # Targets between the outermost cell centers and the image border have fewer than four neighboring cells.
+    # Targets between the outermost block centers and the image border have fewer than four neighboring blocks.
     weights = weights * inside
     weights = weights / weights.sum(dim=2, keepdim=True).clamp_min(1e-6)
-    visible_nll = -(weights * matches.log_shares.gather(2, index)).sum(dim=2)
-    nll = torch.where(visible, visible_nll, -matches.log_shares[..., -1])
-    return side * side * torch.where(cell_mask, nll, 0.0).sum()
+    visible_nll = -(weights * matches.log_probs.gather(2, index)).sum(dim=2)
+    nll = torch.where(visible, visible_nll, -matches.log_probs[..., -1])
+    return side * side * torch.where(block_mask, nll, 0.0).sum()
 
 
 def error_sums(estimate: Tensor, log_scale: Tensor, flow: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from protoformer.training.task import Tally
+from protoformer.viz.report import Tally
 
 COLUMNS = 12
 """Number of averaged fields of `FlowScores`."""

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.flow.losses import flow_loss, valid_pixels
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.models.runtime import full_precision
+from protoformer.models.runtime import full_precision, normalize_images
 from protoformer.synthetic.samples import FlowSample
 from protoformer.training.engine import load_initial_weights
 from protoformer.training.prototype_losses import label_maps, mean_errors, prototype_weights

@@ -8,13 +8,13 @@ from protoformer.models.heads.stabilization import StabilizationHead, Stabilizat
 from protoformer.models.heads.tracking import TrackingHead, TrackingPrediction
 from protoformer.models.kernels.reference import nearest_prototype
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.models.prototyping import UPDATE_RULES, Prototypes, Prototyping
+from protoformer.models.prototyping import E_STEPS, Prototypes, Prototyping
 from protoformer.models.synchronization import SYNCHRONIZATIONS
 
 __all__ = [
+    "E_STEPS",
     "PRESETS",
     "SYNCHRONIZATIONS",
-    "UPDATE_RULES",
     "DepthHead",
     "DepthPrediction",
     "Encoder",

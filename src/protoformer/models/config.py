@@ -27,18 +27,20 @@ class EncoderConfig:
         embedding: Start of a stage: "patches" (the paper) or "convolutions".
         embed_dims: Channels of the two stages, at 1/4 and 1/8 of the image.
         depths: Number of blocks of the two stages.
-        head_dim: Channels of an attention head, in the encoder and in all heads.
+        head_dim: Channels of one attention head, everywhere.
         num_prototypes: K, the number of prototypes of each block.
         num_iterations: N, the number of EM iterations of each block.
-        update: E-step of prototyping, a key of `prototyping.UPDATE_RULES`.
+        update: E-step of prototyping, a key of `prototyping.E_STEPS`.
         normalize: Use means instead of sums in the M-step.
         residual: Add the M-step to the prototypes instead of replacing them.
         synchronization: Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
-        components: "both"; "cap", prototypes broadcast by soft memberships; "ls", pooled prototypes synchronized;
-            "base", pooled prototypes broadcast to their cells.
+        components: "both"; the others override two of the fields above for the ablation of components: "cap"
+            (CAP without LS) sets `synchronization` to "none", "ls" (LS without CAP) sets `num_iterations` to 0, and
+            "base" does both.
         spatial_prior: Give each prototype a position that attracts near pixels (the factor s of the paper's Eq. 3).
         mixer: Layers that mix pixels: "prototypes", CAP and LS; "attention", self-attention in windows and to the means
-            of `num_prototypes` cells; "none", only MLPs. The latter two use no other field of prototypes.
+            of `num_prototypes` cells; "none", only MLPs. With "attention" and "none" the other fields of CAP and LS
+            have no effect.
     """
 
     embedding: Literal["patches", "convolutions"] = "patches"
@@ -79,8 +81,8 @@ class FlowHeadConfig:
         memory_layers: Layers of the cost memory.
         num_train_updates: Recurrent updates in training.
         num_updates: Recurrent updates in evaluation.
-        min_pixels: Smallest number of pixels of an image in inference; smaller images are upsampled, by a factor of at
-            most 2 and as memory allows. 1 upsamples nothing. It does not affect training.
+        min_pixels: Images with fewer pixels are upsampled in inference, by a factor of at most 2 and as far as memory
+            allows; 1 turns this off. Training does not use it.
     """
 
     shared_encoder: bool = False
@@ -114,8 +116,8 @@ class DepthHeadConfig:
         num_updates: Recurrent updates over all levels.
         min_depth: Smallest depth, meters of the canonical camera.
         max_depth: Largest depth, meters of the canonical camera.
-        max_pixels: Largest number of pixels of an input image; larger images are downsampled. Training shows objects at
-            about the size that they then have.
+        max_pixels: Images with more pixels are downsampled, so that objects have about the size, in pixels, that they
+            have in training.
     """
 
     embed_dims: tuple[int, int] = bounded((256, 256), min=1, max=MAX_WIDTH)
@@ -163,14 +165,14 @@ class StabilizationHeadConfig:
     """Stabilization head.
 
     Attributes:
-        regressor: "field" uses past and future frames and predicts a warp of every cell; "grid" uses past frames only
-            (online) and predicts a warp of a coarse grid.
+        regressor: "field" uses past and future frames and predicts a warp of every 8x8 cell; "grid" uses past frames
+            only (online) and predicts a warp of a coarse grid.
         field_window: Frames on each side of the current one for "field".
         grid_window: Frames before the current one for "grid".
         hidden_dim: Channels.
         num_layers: Prototype blocks of each stage.
         num_stages: Successive warps, each of which corrects the one before.
-        max_pixels: Largest number of pixels of an input frame; larger frames are downsampled.
+        max_pixels: Frames with more pixels are downsampled for the network; the warp is applied at full size.
     """
 
     regressor: Literal["field", "grid"] = "field"
@@ -321,6 +323,21 @@ PRESETS: dict[str, ModelConfig] = {
         StabilizationHeadConfig(hidden_dim=32, num_layers=1, max_pixels=96 * 160),
     ),
 }
+"""Configurations by name.
+
+- "paper" has the sizes of the paper, K = 100 and N = 3, and all defaults. The M-step is a mean instead of the literal
+  sum of Eq. 5, because EM requires it and Eq. 4 states it. LS has a gate, without which its queries and keys would get
+  no gradient. There is no spatial prior, although it is the factor s of Eq. 3: a default is also the value of a field
+  that a file of weights lacks, and older weights have no prior. Depth is bounded in log depth of a canonical camera
+  instead of in disparity, so that near and far errors count alike.
+- "fast" is the architecture of the packaged weights, but for the spatial prior, which they were trained without: a
+  convolutional stem, which trains much faster from scratch than patches; narrower stages; the prior, which makes
+  prototypes compact regions; one encoder for flow instead of two; global matching for fast motion, then 8 lookups in a
+  correlation pyramid instead of 32 with a cost memory; aggregation of motion that is linear in the number of pixels;
+  smaller crops and more target tokens in tracking; two seconds to each side in stabilization, which separates shake
+  from intended pans.
+- "tiny" is a small "fast" without global matching, for tests and experiments.
+"""
 
 
 def preset(name: str, **sections: Any) -> ModelConfig:

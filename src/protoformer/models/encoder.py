@@ -1,28 +1,28 @@
-"""Encoder: a two-stage pyramid, shaped like Twins, whose attention layers are CAP and LS.
+"""Encoder: a two-stage pyramid, shaped like Twins (Chu et al., NeurIPS 2021), whose attention layers are CAP and LS.
 
-| stage | embedding | channels (preset "paper") | heads | output |
+| stage | embedding "patches" | embedding "convolutions" | channels, heads | output |
 | --- | --- | --- | --- | --- |
-| 1 | 4x4 convolution of stride 4, LayerNorm | 128 | 4 | 1/4 of the image |
-| 2 | 2x2 convolution of stride 2, LayerNorm | 256 | 8 | 1/8 of the image |
+| 1 | 4x4 convolution of stride 4 | 7x7 convolution and two residual blocks | 128, 4 | 1/4 of the image |
+| 2 | 2x2 convolution of stride 2 | a residual block of stride 2 | 256, 8 | 1/8 of the image |
 
-A stage is an embedding, two blocks with a 3x3 depthwise convolution (positional encoding) after the first, and a final
-LayerNorm. A block takes tokens x, B x HW x C:
+The preset "paper" has patches and these widths, "fast" and "tiny" have convolutions. A stage is an embedding with a
+LayerNorm, a block, a 3x3 depthwise convolution (positional encoding), a second block, and a final LayerNorm. A block
+takes tokens x, B x HW x C:
 
     y = LayerNorm(x)
     x = x + LS(y, CAP(y))
-    x = x + MLP(x)
+    x = x + MLP(LayerNorm(x))
 
 `Mixer` is LS(y, CAP(y)): it finds K prototypes of each image by N EM iterations (Cross-Attention Prototyping) and
-updates each feature with its nearest prototype (Latent Synchronization). For ablations the configuration field `mixer`
-replaces it by windowed self-attention or leaves it out. The MLP (ratio 4) starts with its own LayerNorm. The flow
-network of the paper has two encoders without shared weights, one for the features of both images and one for the
-context of the first.
+updates each feature with its nearest prototype (Latent Synchronization, which ends with a feed-forward network of its
+own, of ratio 2). For ablations the configuration field `mixer` replaces it by windowed self-attention or leaves it out.
+The MLP has ratio 4. The flow network of the paper has two encoders without shared weights, one for the features of both
+images and one for the context of the first.
 """
 
 from dataclasses import dataclass, replace
 from typing import cast
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -58,7 +58,7 @@ class ResidualBlock(nn.Module):
         # No biases: instance norm subtracts them.
         self.conv1 = nn.Conv2d(channels_in, channels, 3, stride=stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.norm, self.norm_and_relu = MapNorm(), MapNorm(rectified=True)
+        self.norm, self.norm_and_relu = MapNorm(), MapNorm(relu=True)
         is_identity = stride == 1 and channels_in == channels
         self.shortcut = nn.Identity() if is_identity else nn.Conv2d(channels_in, channels, 1, stride=stride)
 
@@ -85,7 +85,7 @@ def convolutions(channels_in: int, channels: int, stride: int) -> nn.Module:
         half = channels // 2
         layers = [
             nn.Conv2d(channels_in, half, 7, stride=2, padding=3, bias=False),
-            MapNorm(rectified=True),
+            MapNorm(relu=True),
             ResidualBlock(half, half),
             ResidualBlock(half, channels, stride=2),
         ]
@@ -162,20 +162,8 @@ class Mixer(nn.Module):
     ) -> tuple[Tensor, Prototypes | None]:
         """Run CAP and LS as one fused operator; arguments and results as in `forward`."""
         cap, ls = self.prototyping, cast(LatentSynchronization, self.synchronization)
-        weights = Weights(
-            torch.cat([cap.key.weight, cap.value.weight, ls.query.weight]),
-            torch.cat([cap.key.bias, cap.value.bias, ls.query.bias]),
-            cap.query.weight,
-            cap.query.bias,
-            torch.cat([ls.key.weight, ls.value.weight]),
-            torch.cat([ls.key.bias, ls.value.bias]),
-            ls.alpha,
-            ls.beta,
-            *((cap.log_width, cap.log_temperature) if cap.spatial_prior else ()),
-        )
-        mixed = fused.mix(
-            tokens, weights, size, cap.grid, cap.num_iterations, cap.normalize, cap.residual, keep=return_prototypes
-        )
+        settings = (cap.grid, cap.num_iterations, cap.normalize, cap.residual)
+        mixed = fused.mix(tokens, Weights.of(cap, ls), size, *settings, keep=return_prototypes)
         output = fused.feed_forward(mixed.attended, ls.feed_forward)
         if not return_prototypes:
             return output, None

@@ -41,49 +41,49 @@ class TokenNorm(nn.LayerNorm):
 
 
 class MapNorm(nn.Module):
-    """Instance norm of maps without parameters, followed by a ReLU if `rectified`."""
+    """Instance norm of maps without parameters, followed by a ReLU if `relu`."""
 
-    def __init__(self, rectified: bool = False) -> None:
+    def __init__(self, relu: bool = False) -> None:
         super().__init__()
-        self.rectified = rectified
+        self.relu = relu
         self.eps = 1e-5
 
     def forward(self, maps: Tensor) -> Tensor:
         """Normalize maps, B x C x H x W."""
         if not use_kernels(maps, "norm"):
             normed = F.instance_norm(maps, eps=self.eps)
-            return F.relu(normed) if self.rectified else normed
+            return F.relu(normed) if self.relu else normed
         rows = maps.permute(0, 2, 3, 1).flatten(1, 2).contiguous()
-        output: Tensor = _InstanceNorm.apply(rows, self.eps, self.rectified)  # type: ignore[no-untyped-call]
+        output: Tensor = _InstanceNorm.apply(rows, self.eps, self.relu)  # type: ignore[no-untyped-call]
         return output.view(len(maps), *maps.shape[2:], -1).permute(0, 3, 1, 2)
 
 
 class ActivatedConv(nn.Conv2d):
-    """Convolution, followed by a ReLU if `rectified`."""
+    """Convolution, followed by a ReLU if `relu`."""
 
     def __init__(
         self,
         channels_in: int,
         channels: int,
         kernel: int,
-        rectified: bool = False,
+        relu: bool = False,
         padding: int = 0,
     ) -> None:
         super().__init__(channels_in, channels, kernel, padding=padding)
-        self.rectified = rectified
+        self.relu = relu
 
     def forward(self, maps: Tensor) -> Tensor:
         """Convolve B x C_in x H x W to B x C x H' x W'."""
         if not use_kernels(maps, "activation"):
             output = super().forward(maps)
-            return F.relu(output) if self.rectified else output
+            return F.relu(output) if self.relu else output
         # Pad the channels to a multiple of ALIGNMENT, as matrix units are slow otherwise.
         pad_in, pad_out = -self.in_channels % ALIGNMENT, -self.out_channels % ALIGNMENT
         weight = F.pad(self.weight, (0, 0, 0, 0, 0, pad_in, 0, pad_out)) if pad_in or pad_out else self.weight
         maps = F.pad(maps, (0, 0, 0, 0, 0, pad_in)) if pad_in else maps
         convolved = F.conv2d(maps, weight, None, self.stride, self.padding, self.dilation, self.groups)
         rows = convolved.permute(0, 2, 3, 1).contiguous()
-        activated: Tensor = _Activate.apply(rows.flatten(0, 2), self.bias, self.rectified)  # type: ignore[no-untyped-call]
+        activated: Tensor = _Activate.apply(rows.flatten(0, 2), self.bias, self.relu)  # type: ignore[no-untyped-call]
         return activated.view(*rows.shape[:3], self.out_channels).permute(0, 3, 1, 2)
 
 
@@ -161,7 +161,7 @@ class WindowAttention(Attention):
         cells, (height, width) = fused.cell_means(tokens, size, self.grid), size
         padding = (0, -width % WINDOW, 0, -height % WINDOW)
         maps = F.pad(tokens_to_maps(tokens, size), padding)
-        windows = _split_windows(maps)
+        windows = split_windows(maps, WINDOW)
         count = windows.shape[0] // tokens.shape[0]
         query = split_heads(self.query(windows), self.heads)
         key, value = (
@@ -170,24 +170,28 @@ class WindowAttention(Attention):
         )
         mask = None
         if any(padding):
-            inside = _split_windows(F.pad(tokens.new_ones(1, 1, height, width), padding)).squeeze(2) > 0
+            inside = split_windows(F.pad(tokens.new_ones(1, 1, height, width), padding), WINDOW).squeeze(2) > 0
             mask = F.pad(inside, (0, cells.shape[1]), value=True).repeat(tokens.shape[0], 1)[:, None, None]
         key, value = split_heads(key, self.heads), split_heads(value, self.heads)
         attended: Tensor = self.output(merge_heads(F.scaled_dot_product_attention(query, key, value, mask)))
-        return maps_to_tokens(_join_windows(attended, map_size(maps))[:, :, :height, :width])
+        return maps_to_tokens(join_windows(attended, map_size(maps), WINDOW)[:, :, :height, :width])
 
 
-def _split_windows(maps: Tensor) -> Tensor:
-    """Split maps, B x C x H x W, into the tokens of their windows, row by row: (B windows) x WINDOW^2 x C."""
+def split_windows(maps: Tensor, side: int) -> Tensor:
+    """Split maps, B x C x H x W with H and W multiples of the side, into the tokens of their windows, row by row.
+
+    Returns:
+        (B windows) x side^2 x C.
+    """
     batch, channels, height, width = maps.shape
-    windows = maps.reshape(batch, channels, height // WINDOW, WINDOW, width // WINDOW, WINDOW).permute(0, 2, 4, 3, 5, 1)
-    return windows.reshape(-1, WINDOW**2, channels)
+    windows = maps.reshape(batch, channels, height // side, side, width // side, side).permute(0, 2, 4, 3, 5, 1)
+    return windows.reshape(-1, side**2, channels)
 
 
-def _join_windows(windows: Tensor, size: tuple[int, int]) -> Tensor:
-    """Join windows to maps of (H, W) = size, the inverse of `_split_windows`."""
-    rows, columns = size[0] // WINDOW, size[1] // WINDOW
-    maps = windows.view(-1, rows, columns, WINDOW, WINDOW, windows.shape[2]).permute(0, 5, 1, 3, 2, 4)
+def join_windows(windows: Tensor, size: tuple[int, int], side: int) -> Tensor:
+    """Join windows to maps of (H, W) = size, the inverse of `split_windows`."""
+    rows, columns = size[0] // side, size[1] // side
+    maps = windows.view(-1, rows, columns, side, side, windows.shape[2]).permute(0, 5, 1, 3, 2, 4)
     return maps.reshape(maps.shape[0], maps.shape[1], *size)
 
 
@@ -276,13 +280,13 @@ class _InstanceNorm(torch.autograd.Function):
     """Instance norm of maps, B x HW x C."""
 
     @staticmethod
-    def forward(ctx: Any, maps: Tensor, eps: float, rectified: bool) -> Tensor:
+    def forward(ctx: Any, maps: Tensor, eps: float, relu: bool) -> Tensor:
         from protoformer.models.kernels import layer_kernels
 
         with torch.cuda.device_of(maps):
-            output, moments = layer_kernels.instance_norm(maps, eps, rectified)
+            output, moments = layer_kernels.instance_norm(maps, eps, relu)
         ctx.save_for_backward(maps, moments)
-        ctx.rectified = rectified
+        ctx.relu = relu
         return output
 
     @staticmethod
@@ -292,20 +296,20 @@ class _InstanceNorm(torch.autograd.Function):
 
         maps, moments = ctx.saved_tensors
         with torch.cuda.device_of(maps):
-            return layer_kernels.instance_norm_gradient(d_output.contiguous(), maps, moments, ctx.rectified), None, None
+            return layer_kernels.instance_norm_gradient(d_output.contiguous(), maps, moments, ctx.relu), None, None
 
 
 class _Activate(torch.autograd.Function):
-    """Add a bias of C channels to the first C channels of rows and apply a ReLU if `rectified`."""
+    """Add a bias of C channels to the first C channels of rows and apply a ReLU if `relu`."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, bias: Tensor, rectified: bool) -> Tensor:
+    def forward(ctx: Any, rows: Tensor, bias: Tensor, relu: bool) -> Tensor:
         from protoformer.models.kernels import layer_kernels
 
         with torch.cuda.device_of(rows):
-            output = layer_kernels.activate(rows, bias, rectified)
+            output = layer_kernels.activate(rows, bias, relu)
         ctx.save_for_backward(output, bias)
-        ctx.rectified, ctx.width = rectified, rows.shape[1]
+        ctx.relu, ctx.width = relu, rows.shape[1]
         return output
 
     @staticmethod
@@ -316,4 +320,4 @@ class _Activate(torch.autograd.Function):
         output, bias = ctx.saved_tensors
         with torch.cuda.device_of(output):
             d_output = d_output.contiguous()
-            return *layer_kernels.activate_gradient(d_output, output, bias, ctx.rectified, ctx.width), None
+            return *layer_kernels.activate_gradient(d_output, output, bias, ctx.relu, ctx.width), None

@@ -104,7 +104,7 @@ def measure_forward_ms(network: ProtoFormer, size: tuple[int, int]) -> float:
     def forward(*inputs: Tensor) -> tuple[Tensor, ...]:
         with torch.autocast(device.type, torch.bfloat16, enabled=use_half_precision(device, "auto")):
             prediction = network(*inputs)
-        return (prediction.flows[-1] if is_flow else prediction.logs[-1],)
+        return (prediction.flows[-1] if is_flow else prediction.log_depths[-1],)
 
     call = CudaGraph(forward) if device.type == "cuda" else forward
     for _ in range(3 if device.type == "cuda" else 1):  # the third call records the graph

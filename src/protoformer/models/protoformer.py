@@ -1,18 +1,21 @@
-"""ProtoFormer: one prototype-based encoder and four heads. Start reading here.
+"""ProtoFormer: a prototype-based encoder and four heads. Start reading here.
 
-The encoder computes features of an image at 1/4 and 1/8 of its size. Its attention layers are replaced by two steps:
+The method is that of "Prototypical Transformer as Unified Motion Learners" (Han et al., ICML 2024, arXiv 2406.01559),
+called the paper throughout this package. The encoder is a pyramid like Twins (Chu et al., NeurIPS 2021) that computes
+features of an image at 1/4 and 1/8 of its size. The attention layers of the pyramid are replaced by two steps:
 
 - Cross-Attention Prototyping (`prototyping.py`) clusters the features of an image into K prototypes by N EM iterations.
 - Latent Synchronization (`synchronization.py`) updates each feature with the prototype it is assigned to.
 
-A head per task decodes these features:
+A head per task decodes these features. The encoders of all tasks have the same architecture. Tasks that were trained
+together share the weights of one (`encoder`); a task that was trained separately has its own (`task_encoders`).
 
 | method | head | input | output |
 | --- | --- | --- | --- |
 | `flow` | `heads/flow.py` | two frames | motion from frame 1 to frame 2, pixels |
-| `depth` | `heads/depth.py` | an image | depth, meters of a canonical camera |
+| `depth` | `heads/depth.py` | an image | log depth of a canonical camera, which `metric_depth` converts to meters |
 | `track` | `heads/tracking.py` | a target in a reference crop, a search crop | box in the search crop |
-| `stabilize` | `heads/stabilization.py` | a frame, trajectories of cells | warp from the stable to the shaky frame |
+| `stabilize` | `heads/stabilization.py` | a frame, trajectories of its cells | offsets, stable to shaky frame, pixels |
 """
 
 import json
@@ -82,9 +85,15 @@ class ProtoFormer(
         self.stabilization_head = StabilizationHead(config) if "stabilize" in self.tasks else None
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """Run the head of a network with a single task; arguments and output are those of the task's method."""
-        (task,) = self.tasks
-        return getattr(self, task)(*inputs, **options)
+        """Run the head of a network with a single task; arguments and output are those of the task's method.
+
+        Raises:
+            ValueError: If the network has several tasks.
+        """
+        if len(self.tasks) != 1:
+            methods = ", ".join(f"network.{task}(...)" for task in self.tasks)
+            raise ValueError(f"this network has {len(self.tasks)} tasks; call the method of one of them: {methods}")
+        return getattr(self, self.tasks[0])(*inputs, **options)
 
     def encoder_of(self, task: str) -> Encoder:
         """Return the encoder of a task."""
@@ -124,7 +133,7 @@ class ProtoFormer(
             prediction, prototypes=tuple(tuple(block.first(batch) for block in stage) for stage in encoded.prototypes)
         )
 
-    def encode_frame(self, frames: Tensor) -> Tensor:
+    def encode_flow_frame(self, frames: Tensor) -> Tensor:
         """Compute the features of frames for `decode_flow`; in a video, those of a frame serve two pairs.
 
         Args:
@@ -139,7 +148,7 @@ class ProtoFormer(
     def decode_flow(
         self, frame1: Tensor, features1: Tensor, features2: Tensor, num_updates: int | None = None, **options: Any
     ) -> FlowPrediction:
-        """Estimate the flow from features of `encode_frame`; the arguments are those of `FlowHead`."""
+        """Estimate the flow from features of `encode_flow_frame`; the arguments are those of `FlowHead`."""
         prediction: FlowPrediction = self._head("flow")(frame1, features1, features2, num_updates, **options)
         return prediction
 
@@ -151,7 +160,7 @@ class ProtoFormer(
         return_prototypes: bool = False,
         **options: Any,
     ) -> DepthPrediction:
-        """Estimate the depth of images.
+        """Estimate the log depth of images in a canonical camera; `heads.depth.metric_depth` converts it to meters.
 
         Args:
             images: B x 3 x H x W, any size.
@@ -181,28 +190,30 @@ class ProtoFormer(
 
     def embed_target(self, reference: Tensor, boxes: Tensor) -> Template:
         """Embed the targets of reference crops for `locate_target`; arguments as in `track`."""
-        template: Template = self._head("track").embed(self._encode_cells("track", reference).features[-1], boxes)
+        template: Template = self._head("track").embed(self._encode_whole_cells("track", reference).features[-1], boxes)
         return template
 
     def locate_target(
         self, template: Template, search: Tensor, prior: Tensor | None = None, prior_strength: Tensor | None = None
     ) -> TrackingPrediction:
         """Locate embedded targets in search crops; the prior is that of `TrackingHead`."""
-        features = self._encode_cells("track", search).features
+        features = self._encode_whole_cells("track", search).features
         prediction: TrackingPrediction = self._head("track")(features, template, prior, prior_strength)
         return prediction
 
     def stabilize(self, frames: Tensor, trajectories: Trajectories) -> StabilizationPrediction:
         """Predict the warps that move frames onto a stable camera path.
 
-        The encoder gets no gradient: stabilization is trained on that of flow.
+        A warp is the offset from each position of the stable frame to the shaky frame. The encoder is frozen; in the
+        packaged weights it is the encoder of flow.
 
         Args:
             frames: B x 3 x H x W, the current frames, sides multiples of 8.
-            trajectories: Trajectories of the cells of the frames.
+            trajectories: For each 8x8 cell of a current frame, its displacement to every frame of a temporal window and
+                the confidence of that displacement.
         """
         with torch.no_grad():
-            features = self._encode_cells("stabilize", frames).features[-1]
+            features = self._encode_whole_cells("stabilize", frames).features[-1]
         return self.predict_warps(features, trajectories)
 
     def predict_warps(self, features: Tensor, trajectories: Trajectories) -> StabilizationPrediction:
@@ -216,7 +227,7 @@ class ProtoFormer(
             raise ValueError(f"this network has heads for {', '.join(self.tasks)}, not for {task}")
         return head
 
-    def _encode_cells(self, task: str, images: Tensor) -> EncoderOutput:
+    def _encode_whole_cells(self, task: str, images: Tensor) -> EncoderOutput:
         """Encode images of whole cells: both sides are multiples of 8."""
         if images.dim() != 4 or images.shape[1] != 3 or images.shape[2] % STRIDES[-1] or images.shape[3] % STRIDES[-1]:
             raise ValueError(f"{task} needs B x 3 x H x W with H and W multiples of 8, not {tuple(images.shape)}")

@@ -15,13 +15,13 @@ pixels.
 
 The M-step of the paper is M V in Eq. 5, an average in Eq. 4, and has a residual in Algorithm 1. The default here is the
 residual average, as EM requires; `normalize=False` is the literal Eq. 5 and `residual=False` drops the residual. The
-other entries of `UPDATE_RULES` replace the E-step, for the rows "prototype update" of the paper's ablation.
+E-steps of the rows "prototype update" of the paper's ablation are in `ablations`.
 
 With `spatial_prior`, the factor s of the paper's Eq. 3, each prototype k also has a position c_k. It starts in the
 center of its cell, both assignments (the E-step here, and that of Latent Synchronization) get the term
 -|x_i - c_k|^2 / (2 w^2) for a pixel at x_i, and the M-step sets c_k to the mean position of the members. Positions are
-in cells of the grid, and w is learned. A prototype is one region of the image, so that all heads share its position and
-w: the mean is over the memberships of all heads together.
+in cells of the grid, and w is learned (`spatial_prior`). A prototype is one region of the image, so that all heads
+share its position and w: the mean is over the memberships of all heads together.
 
 `Prototyping` is the module and `Prototypes` its output. M is many times larger than the features, so it is not stored:
 the M-step accumulates its two sums over blocks of pixels (`protoformer.models.kernels`), and `Prototypes.memberships`
@@ -37,17 +37,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from protoformer.geometry.warps import cell_of_pixel, cells, grid_shape
+from protoformer.geometry.warps import cell_of_pixel, grid_shape
+from protoformer.models import ablations
 from protoformer.models.kernels import fused
 from protoformer.models.kernels.reference import (
     cell_positions,
-    competing,
-    directions,
+    divide_by_mass,
     mean_positions,
-    means,
-    member_sums,
+    nearest_prototype,
     similarities,
-    spatial_moments,
+    softmax_over_prototypes,
+    unit_vectors,
 )
 from protoformer.models.runtime import (
     accumulation_dtype,
@@ -58,77 +58,14 @@ from protoformer.models.runtime import (
 )
 from protoformer.models.spatial_prior import INITIAL_TEMPERATURE, INITIAL_WIDTH, Layout, SpatialPrior
 
-UpdateRule = Callable[[Tensor, Tensor, Layout, Tensor | float], Tensor]
-"""An E-step: maps queries (B x heads x K x d), keys (B x heads x HW x d) and the logits of the prior (B x 1 x K x HW,
-or 0) to memberships (B x heads x K x HW)."""
-
-
-def normalize_directions(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Rescale queries and keys so that their scaled dot product is sqrt(d) cos(q, k).
-
-    The factor sqrt(d) gives the logits the variance of the scaled dot product of standard normal vectors.
-
-    Args:
-        queries: B x heads x K x d.
-        keys: B x heads x HW x d.
-
-    Returns:
-        The rescaled queries and keys, of the same shapes.
-    """
-    return F.normalize(queries, dim=-1) * queries.shape[-1], F.normalize(keys, dim=-1)
-
-
-def cosine_similarities(queries: Tensor, keys: Tensor) -> Tensor:
-    """Return the logits sqrt(d) cos(q, k) of queries (B x heads x K x d) and keys (B x heads x HW x d).
-
-    Returns:
-        B x heads x K x HW.
-    """
-    return similarities(*normalize_directions(queries, keys))
-
 
 def cap(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
     """E-step of the paper: softmax over the prototypes, so that the memberships of each pixel sum to 1."""
-    return competing(similarities(queries, keys) + prior)
+    return softmax_over_prototypes(similarities(queries, keys) + prior)
 
 
-def cosine(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
-    """`cap` with cosine similarity: the E-step of a mixture of von Mises-Fisher distributions over unit keys."""
-    return competing(cosine_similarities(queries, keys) + prior)
-
-
-def cross_attention(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
-    """Vanilla cross-attention: softmax over the pixels, so that the memberships of each prototype sum to 1."""
-    return (similarities(queries, keys) + prior).softmax(dim=-1)
-
-
-def criss_cross(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
-    """Criss-cross attention: `cross_attention` of each prototype to the rows and columns through its cell only."""
-    (height, width), (rows, columns) = layout.size, layout.grid
-    in_row = cells(height, rows, queries.device).view(rows, 1, height, 1)
-    in_column = cells(width, columns, queries.device).view(1, columns, 1, width)
-    visible = (in_row | in_column).view(rows * columns, height * width)
-    return (similarities(queries, keys) + prior).masked_fill(~visible, -torch.inf).softmax(dim=-1)
-
-
-def k_means(queries: Tensor, keys: Tensor, layout: Layout, prior: Tensor | float = 0.0) -> Tensor:
-    """Spherical k-means: one-hot memberships, 1 for the prototype of largest cosine similarity to a pixel.
-
-    With dot products the longest queries would collect most pixels, and a quarter of the prototypes would be empty. The
-    memberships have no gradient; the M-step uses that of `cosine` (straight-through).
-    """
-    soft = cosine(queries, keys, layout, prior)
-    return torch.zeros_like(soft).scatter_(-2, soft.argmax(dim=-2, keepdim=True), 1.0).detach()
-
-
-UPDATE_RULES: dict[str, UpdateRule] = {
-    "cap": cap,
-    "cosine": cosine,
-    "cross_attention": cross_attention,
-    "criss_cross": criss_cross,
-    "k_means": k_means,
-}
-"""E-steps by the name that the configuration field `update` gives them."""
+E_STEPS: dict[str, ablations.EStep] = {"cap": cap, **ablations.E_STEPS}
+"""E-steps by the name that the configuration field `update` gives them; all but "cap" are ablations."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +75,7 @@ class Expectation:
     Attributes:
         queries: B x heads x K x d, projections of the prototypes.
         keys: B x heads x HW x d, projections of the pixels.
-        update: Name of the E-step in `UPDATE_RULES`.
+        update: Name of the E-step in `E_STEPS`.
         layout: Sizes of the feature map and of the grid of prototypes.
         prior: Spatial prior, with the positions before the M-step, or None.
     """
@@ -152,7 +89,7 @@ class Expectation:
     def memberships(self) -> Tensor:
         """Compute the memberships, B x heads x K x HW."""
         prior = 0.0 if self.prior is None else self.prior.logits()[:, None]
-        return UPDATE_RULES[self.update](self.queries, self.keys, self.layout, prior)
+        return E_STEPS[self.update](self.queries, self.keys, self.layout, prior)
 
     def first(self, count: int) -> "Expectation":
         """Return the expectation of the first `count` images of the batch."""
@@ -193,7 +130,7 @@ class Prototypes:
 
         The centers of pixels are at whole numbers, as in `geometry.warps.pixel_grid`.
         """
-        return None if self.prior is None else self.prior.pixel_positions
+        return None if self.prior is None else self.prior.positions_in_pixels
 
     @property
     def memberships(self) -> Tensor:
@@ -211,6 +148,17 @@ class Prototypes:
         """
         return self.memberships.mean(dim=1).argmax(dim=1) if self.assignment is None else self.assignment
 
+    def assign(self, features: Tensor) -> Tensor:
+        """Return the index of the prototype that Latent Synchronization assigns to each feature, without gradient.
+
+        Args:
+            features: B x HW x C, features of the same maps.
+
+        Returns:
+            B x HW, int64.
+        """
+        return nearest_prototype(features, self.centers, None if self.prior is None else self.prior.assignment_prior())
+
     def soft_assignment(self) -> Tensor:
         """Return the soft version of the assignment of Latent Synchronization, B x K x HW, with gradients.
 
@@ -223,7 +171,7 @@ class Prototypes:
             raise ValueError("the soft assignment needs the features that were clustered")
         prior, temperature = self.prior, INITIAL_TEMPERATURE
         with full_precision(self.features):
-            cosines = directions(self.centers) @ directions(self.features).transpose(1, 2)
+            cosines = unit_vectors(self.centers) @ unit_vectors(self.features).transpose(1, 2)
             if prior is None:
                 return (cosines / temperature).softmax(dim=1)
             return (cosines / prior.log_temperature.exp() + prior.logits()).softmax(dim=1)
@@ -253,21 +201,6 @@ class Prototypes:
         )
 
 
-def maximization_step(memberships: Tensor, values: Tensor, normalize: bool) -> Tensor:
-    """M-step: sum (Eq. 5) or mean (Eq. 4) of the values, weighted by the memberships.
-
-    Args:
-        memberships: B x heads x K x HW.
-        values: B x heads x HW x d.
-        normalize: Divide the sums by the mass of each prototype, which gives the mean.
-
-    Returns:
-        B x heads x K x d; zero for a prototype without members.
-    """
-    sums, mass = member_sums(memberships, values)
-    return means(sums, mass) if normalize else sums
-
-
 class Prototyping(nn.Module):
     """Cross-Attention Prototyping (Algorithm 1 of the paper): K prototypes of a feature map by N EM iterations.
 
@@ -281,7 +214,7 @@ class Prototyping(nn.Module):
         heads: Number of attention heads, of d = C / heads channels each.
         num_prototypes: K. The cells form the most nearly square grid: 100 is 10 x 10, 50 is 5 x 10.
         num_iterations: N, the number of EM iterations.
-        update: E-step, a key of `UPDATE_RULES`; "cap" is that of the paper.
+        update: E-step, a key of `E_STEPS`; "cap" is that of the paper.
         normalize: Use the weighted mean in the M-step (EM) instead of the weighted sum (the literal Eq. 5).
         residual: Add the result of the M-step to the prototypes (Algorithm 1) instead of replacing them.
         spatial_prior: Give each prototype a position that attracts near pixels.
@@ -335,8 +268,8 @@ class Prototyping(nn.Module):
         centers = self.pool(features, size) if init_centers is None else init_centers
         prior = self.initial_prior(centers, size)
         if prior is not None:
-            # The hard assignment has no gradient. Training on several processes needs one, if only zero, of every
-            # parameter.
+            # No gradient reaches these through the hard assignment, and distributed training requires one for every
+            # parameter, so add a zero one.
             centers = centers + 0 * (prior.log_width + prior.log_temperature)
         if not self.num_iterations:
             return Prototypes(centers, self._cell_memberships(features, size), size, prior=prior, features=features)
@@ -416,27 +349,15 @@ class Prototyping(nn.Module):
         """
         queries, keys, prior = expectation.queries, expectation.keys, expectation.prior
         if self.update not in ("cap", "cosine"):
-            memberships = expectation.memberships()
-            update = maximization_step(memberships, values, self.normalize)
-            if self.update == "k_means" and torch.is_grad_enabled():
-                # Through the hard means, a prototype with few members would get a gradient from every pixel that is
-                # divided by its small mass; the soft means do not have that problem.
-                logits = 0.0 if prior is None else prior.logits()[:, None]
-                soft = cosine(queries, keys, expectation.layout, logits)
-                soft = maximization_step(soft, values.detach(), self.normalize)
-                update = update + (soft - soft.detach())
-            if prior is not None:
-                moments, mass = spatial_moments(memberships, prior.pixels), memberships.sum(dim=-1)
-                prior = replace(prior, positions=mean_positions(moments, mass, prior.positions))
-            return update, prior
+            return ablations.maximize(self.update, queries, keys, values, expectation.layout, prior, self.normalize)
         if self.update == "cosine":
-            queries, keys = normalize_directions(queries, keys)
+            queries, keys = ablations.normalize_directions(queries, keys)
         if prior is None:
             sums, mass = fused.prototype_sums(queries, keys, values)
         else:
-            sums, mass, moments = fused.spatial_sums(queries, keys, values, prior.of_expectation())
+            sums, mass, moments = fused.spatial_sums(queries, keys, values, prior.e_step_prior())
             prior = replace(prior, positions=mean_positions(moments, mass, prior.positions))
-        return (means(sums, mass) if self.normalize else sums), prior
+        return (divide_by_mass(sums, mass) if self.normalize else sums), prior
 
     def _cell_memberships(self, features: Tensor, size: tuple[int, int]) -> Tensor:
         """Return one-hot memberships of each pixel in its cell: B x 1 x K x HW."""

@@ -1,4 +1,4 @@
-"""Precision, tensor layouts, CUDA graphs and operation counting shared by all networks."""
+"""Range of images, precision, tensor layouts, CUDA graphs and operation counting shared by all networks."""
 
 import math
 from collections.abc import Callable
@@ -20,6 +20,11 @@ Precision = Literal["auto", "full", "half"]
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the number of completed updates and their total."""
+
+
+def normalize_images(images: Tensor) -> Tensor:
+    """Scale images from [0, 1] to [-1, 1], the range of the networks."""
+    return 2 * images - 1
 
 
 def full_precision(tensor: Tensor) -> AbstractContextManager[object]:

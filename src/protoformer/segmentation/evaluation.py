@@ -203,8 +203,7 @@ class _ClipTally:
         self._pairs: dict[tuple[int, int], list[float]] = {}
         """Sum of (J + F) / 2 over frames, for pairs of a true and a predicted object that overlap in a frame."""
         self._frames: dict[int, int] = {}
-        self._absent: dict[int, set[int]] = {}
-        self._count = 0
+        """Number of frames that show a true object."""
 
     def add(self, index: int, result: SegmentationFrame) -> None:
         """Add the result of a frame."""
@@ -226,7 +225,6 @@ class _ClipTally:
             self._boundaries.append(boundary_accuracy(labels > 0, truth > 0))
 
     def _add_objects(self, labels: Labels, truth: Labels) -> None:
-        self._count += 1
         for number in np.unique(truth).tolist():
             if not number:
                 continue

@@ -16,7 +16,7 @@ from protoformer.flow.tiling import FlowPlan
 from protoformer.geometry.warps import shrink
 from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
-from protoformer.models.heads.flow import LEAST_SIDE
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.heads.update import FACTOR
 from protoformer.models.pretrained import NetworkPredictor
 from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
@@ -45,7 +45,7 @@ REFINE_RADIUS, REFINE_REGULARIZATION = 1 / 70, 1e-3
 def working_size(size: tuple[int, int]) -> tuple[int, int]:
     """Return the (height, width), in whole cells, at which the flow of frames of a size is estimated."""
     scale = min(1.0, WORKING_SIDE / max(size))
-    height, width = (max(LEAST_SIDE, FACTOR * round(side * scale / FACTOR)) for side in size)
+    height, width = (max(MIN_SIDE, FACTOR * round(side * scale / FACTOR)) for side in size)
     return height, width
 
 
@@ -137,7 +137,7 @@ class SegmentationVideo:
         working = working_size(first.size)
         plan = FlowPlan(working, working, tile=None, batch_size=2, low_memory=False)
         engine = FlowEngine(self._predictor.network, self._predictor.device, plan, NUM_UPDATES, self._half)
-        length = max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // (3 * first.size[0] * first.size[1])))
+        length = max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // first.image.nbytes))
         tracker, window, done = InstanceTracker(), _Window([], [], []), 0
         while True:
             count = len(window.views)
@@ -190,8 +190,7 @@ class SegmentationVideo:
             progress: Called with the number of frames done and the estimated total.
         """
         target, suffix = Path(path), Path(path).suffix.lower()
-        total = (self.video and self.video.info.num_frames) or 0
-        report = None if progress is None else (lambda done: progress(done, max(done, total)))
+        report = None if progress is None else (lambda done: progress(done, max(done, self.clip.num_frames)))
         if suffix == ".json":
             file = MaskFile(target, self.clip.name)
             run_pipeline(self, outputs=[file], on_result=lambda result, _: file.add(result), progress=report)

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from protoformer.errors import InputError
-from protoformer.io.files import PathLike, check_output, write_atomically
+from protoformer.io.files import PathLike, check_output, check_pixel_count, write_atomically
+from protoformer.io.formats import encode_npy
 from protoformer.video.types import ImageArray
 from protoformer.viz.colormaps import Pixels, frame_pixels
 from protoformer.viz.report import SummaryRepr, format_count, format_size, format_time, format_training
@@ -72,9 +73,10 @@ def decode_rle(encoded: dict[str, Any]) -> Mask:
     """Decode the result of `encode_rle`.
 
     Raises:
-        InputError: If the counts do not cover the size.
+        InputError: If the counts do not cover the size, or it has more than `MAX_PIXELS` pixels.
     """
     height, width = (int(side) for side in encoded["size"])
+    check_pixel_count(width, height, "a run-length encoding")
     runs: list[int] = []
     value, shift = 0, 0
     for letter in encoded["counts"]:
@@ -147,9 +149,7 @@ class SegmentationFrame(SummaryRepr):
         if suffix == ".png":
             data = encode_labels(self.labels)
         elif suffix == ".npy":
-            buffer = io.BytesIO()
-            np.save(buffer, self.labels)
-            data = buffer.getvalue()
+            data = encode_npy(self.labels)
         elif suffix == ".json":
             data = json.dumps(self.as_dict()).encode()
         else:

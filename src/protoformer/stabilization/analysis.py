@@ -21,10 +21,10 @@ from protoformer.flow.engine import predict_flow
 from protoformer.geometry.motion_fields import CELL, chain_flows, invert_flow
 from protoformer.geometry.warps import shrink
 from protoformer.io.image_input import to_float
-from protoformer.models.heads.flow import LEAST_SIDE, normalize_images
+from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.layers import match_layout
 from protoformer.models.protoformer import ProtoFormer
-from protoformer.models.runtime import CudaGraph
+from protoformer.models.runtime import CudaGraph, normalize_images
 from protoformer.stabilization.camera_motion import Motion, centered_cells, fit_motion
 from protoformer.stabilization.result import FieldFile, StoredField
 from protoformer.video.types import VideoFrame
@@ -134,7 +134,7 @@ class _Prepared:
 def working_size(size: tuple[int, int], pixels: int) -> tuple[int, int]:
     """Return the (height, width), in whole cells, at which frames are analyzed, with about `pixels` pixels at most."""
     scale = min(1.0, (pixels / (size[0] * size[1])) ** 0.5)
-    height, width = (max(LEAST_SIDE, CELL * round(side * scale / CELL)) for side in size)
+    height, width = (max(MIN_SIDE, CELL * round(side * scale / CELL)) for side in size)
     return height, width
 
 
@@ -289,7 +289,7 @@ class MotionAnalyzer:
         """Return the features of images for the flow network and for the stabilization network."""
         images = match_layout(images)
         with self._autocast():
-            encoded = self._flow.encode_frame(images)
+            encoded = self._flow.encode_flow_frame(images)
             if not self.warps:
                 return encoded, encoded[:, :0]
             own = encoded if self._shares_encoder else self._network.encoder_of("stabilize")(images).features[-1]
@@ -379,7 +379,7 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iter
     latest: FrameView | None = None
     blanks: list[Tensor] = []
     number = -1
-    for number, (features, view) in enumerate(_iter_views(analyzer, frames)):
+    for number, (features, view) in enumerate(iter_views(analyzer, frames)):
         if view is None:
             yield number
             blanks.append(features)
@@ -408,7 +408,7 @@ def analyze_clip(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iter
     yield builder.finish()
 
 
-def _iter_views(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
+def iter_views(analyzer: MotionAnalyzer, frames: Iterable[VideoFrame]) -> Iterator[tuple[Tensor, FrameView | None]]:
     """Yield the features of every frame with its view; None if the frame is bridged.
 
     A frame is bridged if it is blank or part of a short blur. Whether a blur is short shows a few frames later, so

@@ -28,10 +28,9 @@ from protoformer.stabilization.metrics import (
     video_scores,
 )
 from protoformer.training.metrics import Averages
-from protoformer.training.task import Tally
 from protoformer.video.reader import open_video
 from protoformer.video.types import ImageArray, Video
-from protoformer.viz.report import format_score, score_table
+from protoformer.viz.report import Tally, format_score, score_table
 
 Method = Callable[[Video, int | None], Iterator[tuple[ImageArray, ImageArray]]]
 """Takes a video and the number of frames to use (None: all); yields every frame before and after stabilization."""

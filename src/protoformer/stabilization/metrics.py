@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from protoformer.stabilization.camera_motion import Features, homography
-from protoformer.training.task import Tally
+from protoformer.viz.report import Tally
 
 Point = tuple[float, float]
 """(x, y), pixels."""

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from protoformer.errors import InputError
 from protoformer.io.files import PathLike
 from protoformer.models.runtime import ProgressCallback
-from protoformer.stabilization.analysis import FrameView, MotionAnalyzer, _iter_views
+from protoformer.stabilization.analysis import FrameView, MotionAnalyzer, iter_views
 from protoformer.stabilization.camera_motion import Motion
 from protoformer.stabilization.planner import Frame, OnlinePlanner
 from protoformer.stabilization.rendering import View, render_stabilized
@@ -107,12 +108,11 @@ def stabilize_online(
     latest: FrameView | None = None
     shot = _OnlineShot(analyzer, options)
 
-    def keep() -> Iterator[VideoFrame]:
-        yield _kept(first, read)
-        for frame in source:
-            yield _kept(frame, read)
+    def remember(frame: VideoFrame) -> VideoFrame:
+        read.append(frame)
+        return frame
 
-    for features, view in _iter_views(analyzer, keep()):
+    for features, view in iter_views(analyzer, map(remember, chain([first], source))):
         frame, pair = read.popleft(), None
         if view is not None and latest is not None:
             pair = analyzer.match_frames(latest, view)
@@ -123,11 +123,6 @@ def stabilize_online(
         yield from shot.add(frame, features, motion, flows)
         latest = view or latest
     yield from shot.finish()
-
-
-def _kept(frame: VideoFrame, read: deque[VideoFrame]) -> VideoFrame:
-    read.append(frame)
-    return frame
 
 
 class StabilizedVideo:

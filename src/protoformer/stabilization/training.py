@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.geometry.motion_fields import Trajectories
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.heads.stabilization import StabilizationPrediction
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.models.runtime import full_precision
+from protoformer.models.runtime import full_precision, normalize_images
 from protoformer.stabilization.data import SyntheticWindows
 from protoformer.stabilization.losses import corner_lengths, stabilize_loss, valid_cells
 from protoformer.synthetic.samples import StabilityWindows

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.regions import Crops
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.heads.tracking import Template
 from protoformer.models.protoformer import ProtoFormer
-from protoformer.models.runtime import CudaGraph, Tensors
+from protoformer.models.runtime import CudaGraph, Tensors, normalize_images
 
 FILL_STRIDE = 8
 """Row and column stride with which the mean color of a frame, used as padding, is estimated."""

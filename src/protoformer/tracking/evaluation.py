@@ -28,11 +28,10 @@ from protoformer.tracking.metrics import (
 )
 from protoformer.tracking.video import TrackMethod, track_frames
 from protoformer.training.metrics import Averages
-from protoformer.training.task import Tally
 from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.plots import Curve, line_plot
-from protoformer.viz.report import Figure, Page, Section, format_score, score_table
+from protoformer.viz.report import Figure, Page, Section, Tally, format_score, score_table
 
 
 class TrackMetric(Averages):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.regions import box_centers, box_iou
-from protoformer.training.task import Tally
+from protoformer.viz.report import Tally
 
 NUM_IOUS, NUM_DISTANCES, NUM_FRACTIONS = 21, 51, 51
 """Numbers of thresholds: IoU 0, 0.05 .. 1; center error 0, 1 .. 50 px; normalized center error 0, 0.01 .. 0.5."""

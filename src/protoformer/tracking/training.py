@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.geometry.regions import box_iou
-from protoformer.models.heads.flow import normalize_images
 from protoformer.models.heads.tracking import TrackingPrediction
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.models.runtime import full_precision
+from protoformer.models.runtime import full_precision, normalize_images
 from protoformer.synthetic.samples import TrackPairs
 from protoformer.tracking.data import ClipPairs, SyntheticPairs
 from protoformer.tracking.losses import targets_of, track_loss

@@ -17,7 +17,7 @@ from protoformer.errors import InputError
 from protoformer.models.encoder import Block, Stage
 from protoformer.models.heads.cost_memory import CostMemory, CostTokens, MemoryLayer
 from protoformer.models.heads.depth import DepthHead, DepthRefiner, DepthUpdate
-from protoformer.models.heads.flow import CorrelationCosts, FlowDecoder, MemoryCosts
+from protoformer.models.heads.flow import CorrelationCosts, CostMemoryReader, FlowDecoder
 from protoformer.models.heads.update import UpdateBlock
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.training.distributed import max_over_ranks, mean_over_ranks, world_size
@@ -254,7 +254,7 @@ def recompute_activations(network: nn.Module) -> None:
             module.forward = _checkpointed(module, module.forward)  # type: ignore[method-assign]
         elif isinstance(module, FlowDecoder | DepthHead):
             module._upsample = _checkpointed(module, module._upsample)  # type: ignore[method-assign]
-        elif isinstance(module, CorrelationCosts | MemoryCosts):
+        elif isinstance(module, CorrelationCosts | CostMemoryReader):
             module.prepare = _with_checkpointed_lookup(module, module.prepare)  # type: ignore[method-assign]
 
 

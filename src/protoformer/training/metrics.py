@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from protoformer.training.task import Tally
+from protoformer.viz.report import Tally
 
 
 class Averages(Metric):

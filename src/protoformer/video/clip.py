@@ -14,7 +14,7 @@ from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.io.memory import trim_memory
 from protoformer.video.live import LiveSource, is_live_source
 from protoformer.video.reader import open_video
-from protoformer.video.types import DEFAULT_FPS, Video, VideoFrame, check_frame_step, exact_fps
+from protoformer.video.types import DEFAULT_FPS, Video, VideoFrame, check_frame_step, check_seconds, exact_fps
 from protoformer.video.writer import VideoWriter
 
 Source = LiveSource | os.PathLike[str] | Video | Iterable[ImageLike]
@@ -42,6 +42,19 @@ class Span:
 
     def __post_init__(self) -> None:
         check_frame_step(self.frame_step)
+
+
+def estimate_frame_count(
+    video: Video, start: float | Fraction | None = None, end: float | Fraction | None = None, frame_step: int = 1
+) -> int | None:
+    """Estimate the number of selected frames; None if the video declares no length. Arguments as in `Video.frames`."""
+    info = video.info
+    length = info.duration if info.num_frames is None else info.num_frames / info.fps
+    if length is None:
+        return None
+    first = Fraction(check_seconds(start or 0, "start"))
+    last = length if end is None else min(length, Fraction(check_seconds(end, "end")))
+    return max(0, math.ceil((last - first) * info.fps / frame_step))
 
 
 def check_output_not_input(target: Path, video: Video) -> None:
@@ -96,9 +109,9 @@ class ClipFrames:
 
     @property
     def num_frames(self) -> int:
-        """Declared number of selected frames; 0 if it is not known."""
-        declared = (self.video and self.video.info.num_frames) or 0
-        return -(-declared // self.span.frame_step)
+        """Estimated number of selected frames; 0 if it is not known."""
+        span = self.span
+        return (self.video and estimate_frame_count(self.video, span.start, span.end, span.frame_step)) or 0
 
     def writer(self, path: PathLike) -> VideoWriter:
         """Create the writer of a video with a frame for each selected frame, with the times and the audio of the clip.

@@ -297,7 +297,7 @@ def _describe(source: LiveSource) -> str:
         return "the capture"
     if isinstance(source, int) or _is_number(source):
         return f"camera {int(source)}"
-    return "standard input" if source in _PIPES else re.sub(r"//[^/@]*@", "//", source)
+    return "standard input" if source in _PIPES else re.sub(r"//[^/]*@", "//", source)
 
 
 def _open_camera(index: int) -> cv2.VideoCapture:

@@ -145,8 +145,8 @@ class Video(ABC):
         Raises:
             InputError: The span is empty or `frame_step` is less than 1.
         """
-        first = 0.0 if start is None else _check_seconds(start, "start")
-        last = float("inf") if end is None else _check_seconds(end, "end")
+        first = 0.0 if start is None else check_seconds(start, "start")
+        last = float("inf") if end is None else check_seconds(end, "end")
         if last <= first:
             raise InputError(f"there are no frames from second {first:g} to {last:g}; give an end after the start.")
         check_frame_step(frame_step)
@@ -163,7 +163,7 @@ def check_frame_step(frame_step: int) -> None:
         raise InputError(f"a frame step of {frame_step} is not possible; give a whole number, 1 or more.")
 
 
-def _check_seconds(value: float | Fraction, name: str) -> float:
+def check_seconds(value: float | Fraction, name: str) -> float:
     """Convert a time bound to float.
 
     Frame times are rounded to float in the same way, so that the exact time of a frame as `start` selects this frame.

@@ -87,6 +87,34 @@ def score_table(title: str, caption: str, words: Iterable[str], figures: Iterabl
     return table
 
 
+@dataclass(frozen=True)
+class Tally:
+    """Sums of scores and the number of samples in each sum.
+
+    Attributes:
+        sums: N x columns, float64; columns after `total`.
+        counts: N x columns, int64; columns after `total`.
+    """
+
+    sums: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of_rows(cls, rows: Tensor) -> "Tally":
+        """Build a tally from one row of scores per sample, N x columns; NaN where a sample lacks a score."""
+        valid = ~rows.isnan()
+        return cls(torch.where(valid, rows, 0.0).double(), valid.long())
+
+    def total(self) -> "Tally":
+        """Sum over the N rows."""
+        return Tally(self.sums.sum(dim=0), self.counts.sum(dim=0))
+
+    def means(self) -> list[float]:
+        """Divide each sum by its count; NaN where the count is 0. Only for a total."""
+        means: list[float] = (self.sums / self.counts).tolist()
+        return means
+
+
 class WorstSamples:
     """Keeps images of the samples with the largest errors, and draws only these.
 

@@ -63,7 +63,7 @@ def explain_clip(predictor: FlowPredictor, job: Job, path: Path) -> JobOutput:
         height, width = clip.info.size
     return JobOutput(
         summary=(
-            f"{rate.frames} frames of {width}x{height} pixels, {rate.prototypes} prototypes in all"
+            f"{rate.num_frames} frames of {width}x{height} pixels, {rate.num_prototypes} prototypes in all"
             f"{describe_tracking_rate(rate)}."
         ),
         downloads={".mp4": output},

@@ -11,7 +11,7 @@ from protoformer.flow.tiling import plan_flow
 from protoformer.flow.video import FlowFrame, FlowVideo, frame_scale
 from protoformer.geometry.warps import resize
 from protoformer.io.image_input import as_image, image_pair
-from protoformer.models.heads.flow import normalize_images
+from protoformer.models.runtime import normalize_images
 from protoformer.video.types import ImageArray
 from protoformer.viz.colormaps import color_wheel_legend, to_uint8
 from protoformer.web.components import (

@@ -1,4 +1,4 @@
-"""All-pairs correlation of two feature maps, read in windows around the current estimate (RAFT).
+"""All-pairs correlation of two feature maps, read in windows around the current estimate, after RAFT.
 
 All classes give the same costs and differ in what they store:
 
@@ -261,19 +261,19 @@ class KernelCorrelation(Correlation):
             with full_precision(source):
                 # Scale first, as the sum of many products could overflow float16.
                 scaled = (maps_to_tokens(source).float() * self.scale).half()
-                self.kept = _StoredCosts(torch.bmm(scaled, flat.half()).flatten(0, 1), scale=1.0)
-            self.ticket = flat.new_zeros(())
+                self.stored = _StoredCosts(torch.bmm(scaled, flat.half()).flatten(0, 1), scale=1.0)
+            self.autograd_handle = flat.new_zeros(())
             return
         # bfloat16 products are exact in the float32 accumulator; only the means of coarser levels are rounded.
         if source.dtype == torch.bfloat16:
             flat = flat.to(torch.bfloat16)
-        self.kept = _StoredCosts(torch.empty(0), self.scale)
-        self.ticket = _Costs.apply(maps_to_tokens(source), flat, self.kept)  # type: ignore[no-untyped-call]
+        self.stored = _StoredCosts(torch.empty(0), self.scale)
+        self.autograd_handle = _Costs.apply(maps_to_tokens(source), flat, self.stored)  # type: ignore[no-untyped-call]
 
     def windows(self, centers: Tensor, radius: int) -> Tensor:
         """Read windows as specified by `Correlation.windows`, in the precision of matrix products."""
         flat = maps_to_tokens(centers.detach().float()).contiguous()
-        tokens = _Windows.apply(self.ticket, flat, self, radius)  # type: ignore[no-untyped-call]
+        tokens = _Windows.apply(self.autograd_handle, flat, self, radius)  # type: ignore[no-untyped-call]
         return tokens_to_maps(tokens.view(*flat.shape[:2], -1), self.size)
 
 
@@ -295,24 +295,24 @@ class KernelOnDemandCorrelation(InterpolatedCorrelation):
 
 
 class _Costs(torch.autograd.Function):
-    """Multiply source (B x HW x C) and target (B x C x total) into `kept.costs`.
+    """Multiply source (B x HW x C) and target (B x C x total) into `stored.costs`.
 
     The output is a scalar that stands for the costs in the graph: it makes autograd run the backward passes of all
-    lookups, which accumulate `kept.gradient`, before this one.
+    lookups, which accumulate `stored.gradient`, before this one.
     """
 
     @staticmethod
-    def forward(ctx: Any, source: Tensor, target: Tensor, kept: _StoredCosts) -> Tensor:
+    def forward(ctx: Any, source: Tensor, target: Tensor, stored: _StoredCosts) -> Tensor:
         ctx.save_for_backward(source, target)
-        ctx.kept = kept
-        kept.costs = _product(source, target).flatten(0, 1)
-        return kept.costs.new_zeros(())
+        ctx.stored = stored
+        stored.costs = _product(source, target).flatten(0, 1)
+        return stored.costs.new_zeros(())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _: Tensor) -> tuple[Tensor, Tensor, None]:
         source, target = ctx.saved_tensors
-        d_costs, ctx.kept.gradient = ctx.kept.gradient, None
+        d_costs, ctx.stored.gradient = ctx.stored.gradient, None
         if d_costs is None:
             return torch.zeros_like(source), torch.zeros_like(target), None
         d_costs = d_costs.view(*source.shape[:2], -1).to(source.dtype)
@@ -330,9 +330,9 @@ class _Windows(torch.autograd.Function):
 
         ctx.save_for_backward(centers)
         ctx.correlation, ctx.radius = correlation, radius
-        kept, size, levels = correlation.kept, correlation.size, correlation.levels
+        stored, size, levels = correlation.stored, correlation.size, correlation.levels
         with torch.cuda.device_of(centers):
-            return lookup_kernels.windows(kept.costs, centers, size, levels, radius, kept.scale, correlation.dtype)
+            return lookup_kernels.windows(stored.costs, centers, size, levels, radius, stored.scale, correlation.dtype)
 
     @staticmethod
     @once_differentiable
@@ -340,12 +340,12 @@ class _Windows(torch.autograd.Function):
         from protoformer.models.kernels import lookup_kernels
 
         (centers,), correlation = ctx.saved_tensors, ctx.correlation
-        kept, size, levels, scale = correlation.kept, correlation.size, correlation.levels, correlation.scale
-        if kept.gradient is None:
-            kept.gradient = torch.zeros_like(kept.costs)
+        stored, size, levels, scale = correlation.stored, correlation.size, correlation.levels, correlation.scale
+        if stored.gradient is None:
+            stored.gradient = torch.zeros_like(stored.costs)
         with torch.cuda.device_of(centers):
             lookup_kernels.add_windows_gradient(
-                d_windows.contiguous(), centers, size, kept.gradient, levels, ctx.radius, scale
+                d_windows.contiguous(), centers, size, stored.gradient, levels, ctx.radius, scale
             )
         return centers.new_zeros(()), None, None, None
 

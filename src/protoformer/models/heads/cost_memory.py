@@ -1,4 +1,6 @@
-"""Cost memory of the paper's flow decoder, after FlowFormer: latent tokens that summarize the cost map of each pixel.
+"""Cost memory of the paper's flow decoder: latent tokens that summarize the cost map of each pixel.
+
+It follows FlowFormer (Huang et al., ECCV 2022); sizes are defaults of `FlowHeadConfig`.
 
 The cost map of a pixel of frame 1 holds its correlation with all pixels of frame 2 at 1/8 of the image, H x W costs.
 
@@ -7,7 +9,7 @@ The cost map of a pixel of frame 1 holds its correlation with all pixels of fram
 2. `MemoryLayer`, 3 times: self-attention within the tokens of a pixel, then attention of each token across pixels,
    first in 7x7 windows and then to the whole map pooled by 4x4.
 
-`heads.flow.MemoryCosts` queries the tokens in every recurrent update.
+`heads.flow.CostMemoryReader` queries the tokens in every recurrent update.
 """
 
 import torch
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from protoformer.geometry.warps import Padding, pixel_grid
 from protoformer.models.kernels.dispatch import is_exporting
-from protoformer.models.layers import Attention, FeedForward, sine_positions
+from protoformer.models.layers import Attention, FeedForward, join_windows, sine_positions, split_windows
 from protoformer.models.runtime import (
     full_precision,
     map_size,
@@ -93,19 +95,9 @@ class LocalAttention(nn.Module):
         """
         padding = Padding.to_multiple(values.shape[2], values.shape[3], WINDOW)
         values, keys = padding.pad(values), padding.pad(keys)
-        count, _, height, width = values.shape
-        tiles = (count, height // WINDOW, width // WINDOW)
-        key_windows = _split_windows(keys)
-        attended = self.attention(key_windows, key_windows, _split_windows(values))
-        maps = attended.view(*tiles, WINDOW, WINDOW, -1).permute(0, 5, 1, 3, 2, 4).reshape(count, -1, height, width)
-        return padding.crop(maps)
-
-
-def _split_windows(maps: Tensor) -> Tensor:
-    """Split maps of N x C x H x W (multiples of WINDOW) into (windows) x WINDOW^2 x C."""
-    count, channels, height, width = maps.shape
-    tiles = maps.view(count, channels, height // WINDOW, WINDOW, width // WINDOW, WINDOW)
-    return tiles.permute(0, 2, 4, 3, 5, 1).reshape(-1, WINDOW * WINDOW, channels)
+        key_windows = split_windows(keys, WINDOW)
+        attended = self.attention(key_windows, key_windows, split_windows(values, WINDOW))
+        return padding.crop(join_windows(attended, map_size(values), WINDOW))
 
 
 class GlobalAttention(nn.Module):

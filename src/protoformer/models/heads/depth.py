@@ -1,4 +1,4 @@
-"""Depth head: metric depth of one image, after R-MSFM.
+"""Depth head: log depth of one image, after R-MSFM (Zhou et al., ICCV 2021).
 
 1. The encoder gives features at 1/4 and 1/8 of the image; two more stages add 1/16 and 1/32.
 2. Coarse to fine over 1/32, 1/16 and 1/8, a shared recurrent update (separable ConvGRU) refines a logit map. Its inputs
@@ -35,7 +35,7 @@ FINE_STRIDE = 4
 """Downsampling factor of the last correction relative to the image."""
 MIN_LOG_SCALE = -5.0
 """Lower bound of the log scale: e^-5 = 0.7 % of the depth, below the precision of depth sensors."""
-LEAST_SIDE = 64
+MIN_SIDE = 64
 """Smaller images are padded to this many pixels, as instance norm needs more than one at the coarsest level."""
 MIN_DEPTH = 1e-6
 """Lower bound of depth before the logarithm, meters; invalid depths are stored as 0."""
@@ -46,12 +46,12 @@ class DepthPrediction:
     """Output of the depth head for a batch of images.
 
     Attributes:
-        logs: Each B x 1 x H x W, natural logarithm of depth in canonical meters; the final estimate is last.
-        log_scales: Each B x 1 x H x W, logarithm of the Laplace scale of the error of `logs`.
+        log_depths: Each B x 1 x H x W, natural logarithm of depth in canonical meters; the final estimate is last.
+        log_scales: Each B x 1 x H x W, logarithm of the Laplace scale of the error of `log_depths`.
         prototypes: Per stage and block of the encoder; empty unless requested.
     """
 
-    logs: tuple[Tensor, ...]
+    log_depths: tuple[Tensor, ...]
     log_scales: tuple[Tensor, ...]
     prototypes: tuple[tuple[Prototypes, ...], ...]
 
@@ -109,12 +109,12 @@ class DepthUpdate(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.input_encoder = nn.Sequential(
-            ActivatedConv(3, hidden, 7, rectified=True, padding=3),
-            ActivatedConv(hidden, hidden - 3, 3, rectified=True, padding=1),
+            ActivatedConv(3, hidden, 7, relu=True, padding=3),
+            ActivatedConv(hidden, hidden - 3, 3, relu=True, padding=1),
         )
         self.gru = SeparableGRU(hidden, hidden)
         last_conv = ActivatedConv(2 * hidden, 2, 3, padding=1)
-        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), last_conv)
+        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, relu=True, padding=1), last_conv)
         init_for_relu(self.input_encoder)
         init_for_relu(self.delta_head[0])
         # Small weights keep the first logits near 0, where the gradient of the sigmoid is largest.
@@ -150,8 +150,8 @@ class DepthRefiner(nn.Module):
     def __init__(self, hidden: int, channels: int) -> None:
         super().__init__()
         self.fusion = nn.Sequential(
-            ActivatedConv(hidden + channels, hidden, 3, rectified=True, padding=1),
-            ActivatedConv(hidden, hidden, 3, rectified=True, padding=1),
+            ActivatedConv(hidden + channels, hidden, 3, relu=True, padding=1),
+            ActivatedConv(hidden, hidden, 3, relu=True, padding=1),
         )
         self.delta_head = ActivatedConv(hidden, 2, 3, padding=1)
         self.upsampling_head = ActivatedConv(hidden, 9 * FINE_STRIDE**2, 1)
@@ -201,7 +201,7 @@ class DepthHead(nn.Module):
         self.levels = nn.ModuleList(Level(dim, hidden, coarsest=index == 0) for index, dim in enumerate(reversed(dims)))
         self.update = DepthUpdate(hidden)  # shared by all levels
         self.refiner = DepthRefiner(hidden, encoder_dims[0])
-        self.low, self.high = math.log(config.depth.min_depth), math.log(config.depth.max_depth)
+        self.log_min_depth, self.log_max_depth = math.log(config.depth.min_depth), math.log(config.depth.max_depth)
 
     def forward(
         self,
@@ -238,7 +238,7 @@ class DepthHead(nn.Module):
             pyramid.append(stage(pyramid[-1], False)[0])
         state: Tensor | None = None
         logit = pyramid[-1].new_zeros(pyramid[-1].shape[0], 1, *map_size(pyramid[-1]), dtype=torch.float32)
-        logs, log_scales, done = [], [], 0
+        log_depths, log_scales, done = [], [], 0
         plan = zip(self.levels, reversed(pyramid), STRIDES, updates_per_level(num_updates), strict=True)
         for level, level_features, stride, count in plan:
             logit = logit if state is None else upsample_2x(logit)
@@ -249,13 +249,13 @@ class DepthHead(nn.Module):
                 state, estimate = self.update(state, logit.detach(), rays, prepared)
                 logit, done = estimate.logit, done + 1
                 if return_all or done == num_updates:
-                    log, log_scale = self._upsample(estimate, state, features[0], stride)
-                    logs.append(log)
+                    log_depth, log_scale = self._upsample(estimate, state, features[0], stride)
+                    log_depths.append(log_depth)
                     log_scales.append(log_scale)
                 if progress:
                     progress(done, num_updates)
         crop = depth_padding(images).crop
-        return DepthPrediction(tuple(map(crop, logs)), tuple(map(crop, log_scales)), prototypes=())
+        return DepthPrediction(tuple(map(crop, log_depths)), tuple(map(crop, log_scales)), prototypes=())
 
     def _upsample(self, estimate: DepthEstimate, state: Tensor, fine: Tensor, stride: int) -> tuple[Tensor, Tensor]:
         """Upsample an estimate to log depth and log scale at the size of the padded image.
@@ -273,8 +273,9 @@ class DepthHead(nn.Module):
 
     def _bound(self, estimate: DepthEstimate) -> Tensor:
         """Return the bounded log depth and log scale, B x 2 x H x W."""
-        log = self.low + (self.high - self.low) * torch.sigmoid(estimate.logit)
-        return torch.cat((log, MIN_LOG_SCALE + F.softplus(estimate.raw_log_scale - MIN_LOG_SCALE)), dim=1)
+        log_range = self.log_max_depth - self.log_min_depth
+        log_depth = self.log_min_depth + log_range * torch.sigmoid(estimate.logit)
+        return torch.cat((log_depth, MIN_LOG_SCALE + F.softplus(estimate.raw_log_scale - MIN_LOG_SCALE)), dim=1)
 
 
 def updates_per_level(num_updates: int) -> tuple[int, ...]:
@@ -302,7 +303,7 @@ def pixel_rays(maps: Tensor, stride: int, center: Tensor) -> Tensor:
 
 def depth_padding(images: Tensor) -> Padding:
     """Return the padding applied to images, B x 3 x H x W, before encoding."""
-    return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], LEAST_SIDE)
+    return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], MIN_SIDE)
 
 
 def canonical_log(depth: Tensor, focal: Tensor) -> Tensor:

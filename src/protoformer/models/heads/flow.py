@@ -2,25 +2,27 @@
 
 The head computes, with all feature maps at 1/8 of the image:
 
-1. From the features of both frames, a context map of frame 1: by a second encoder without shared weights or, with
-   `shared_encoder`, from the features of frame 1.
-   With `cross_image`, the features of both frames are then synchronized with the prototypes of each other
-   (`synchronization.CrossSynchronization`), for what follows but the context.
+1. The context of frame 1: by a second encoder applied to the image or, with `shared_encoder`, from the encoder's
+   features of frame 1. With `cross_image` the features of both frames are then updated with each other's prototypes
+   (`synchronization.CrossSynchronization`); the context is not.
 2. 1x1 convolutions: `feature_proj` gives fmap1 and fmap2, whose dot products over sqrt(C) are the costs; `context_proj`
    gives the initial hidden state (tanh) and the context (ReLU) of the recurrent unit.
 3. An initial flow: zero, a given one, or, with `global_matching`, global matching of the features (`heads.matching`).
-4. `num_updates` recurrent updates (12 in training and 32 in evaluation in the paper). Each reads costs at the current
-   estimate, encodes them with the flow to motion features, aggregates these over the image, updates the hidden state
-   by a separable ConvGRU, and predicts a change of the flow and a log scale of its error (`heads.update`).
+4. `num_updates` recurrent updates (by default 12 in training and 32 in evaluation, as in the paper). Each reads costs
+   at the current estimate, encodes them with the flow to motion features, aggregates these over the image, updates the
+   hidden state by a separable ConvGRU, and predicts a change of the flow and a log scale of its error
+   (`heads.update`).
 5. Convex upsampling by 8 to the size of the image.
 
-Two decoders differ in how they read costs in step 4:
+Two decoders differ in how they read costs in step 4 (sizes are defaults of `FlowHeadConfig`):
 
-- "memory" (the paper, after FlowFormer) summarizes the cost map of each pixel of the first image into 8 latent tokens
-  (`heads.cost_memory`), and queries them with a 9x9 window of costs around the current estimate.
-- "recurrent" (RAFT) reads 9x9 windows from a correlation pyramid of 4 levels.
+- "memory" (the paper, after FlowFormer, Huang et al., ECCV 2022) summarizes the cost map of each pixel of the first
+  image into 8 latent tokens (`heads.cost_memory`), and queries them with a 9x9 window of costs around the current
+  estimate.
+- "recurrent" (RAFT, Teed and Deng, ECCV 2020) reads 9x9 windows from a correlation pyramid of 4 levels.
 
-Motion is aggregated by attention between all pixels (GMA, the paper) or through prototypes of the context.
+Motion is aggregated by attention between all pixels (the paper, after GMA, Jiang et al., ICCV 2021) or through
+prototypes of the context.
 """
 
 from collections.abc import Callable
@@ -100,7 +102,7 @@ class CorrelationCosts(nn.Module):
         return lambda positions: correlation.windows(positions, self.radius)
 
 
-class MemoryCosts(nn.Module):
+class CostMemoryReader(nn.Module):
     """Cost reader of the "memory" decoder of the paper, after FlowFormer.
 
     A window of costs around the current estimate, embedded with its position, queries the latent tokens of the cost map
@@ -186,7 +188,7 @@ class FlowDecoder(nn.Module):
         update: The recurrent update, built for `costs.channels` cost channels.
     """
 
-    def __init__(self, costs: CorrelationCosts | MemoryCosts, update: UpdateBlock) -> None:
+    def __init__(self, costs: CorrelationCosts | CostMemoryReader, update: UpdateBlock) -> None:
         super().__init__()
         self.costs = costs
         self.update = update
@@ -254,7 +256,7 @@ class FlowDecoder(nn.Module):
         return upsample(estimate, self.update.upsampling_weights(state), FACTOR)
 
 
-LEAST_SIDE = 64
+MIN_SIDE = 64
 """Smaller images are padded to this many pixels, so that no level of the correlation pyramid is empty."""
 STORED_LIMIT = 2**30
 """Bytes of all-pairs costs above which inference computes costs on demand, if `low_memory` is None."""
@@ -275,11 +277,6 @@ class FlowPrediction:
     log_scales: tuple[Tensor, ...]
     prototypes: tuple[tuple[Prototypes, ...], ...]
     matches: MatchResult | None = None
-
-
-def normalize_images(images: Tensor) -> Tensor:
-    """Scale images from [0, 1] to [-1, 1], the range of the networks."""
-    return 2 * images - 1
 
 
 class FlowHead(nn.Module):
@@ -324,8 +321,9 @@ class FlowHead(nn.Module):
             features2: B x C x h x w, features of the padded frame 2.
             num_updates: Number of recurrent updates; by default as configured for training or evaluation.
             init_flow: B x 2 x H x W, pixels, initial flow; by default that of global matching, or zero.
-            return_all: Return the estimates of all updates, not only the last.
-            low_memory: Compute costs on demand instead of storing all pairs; None decides by size.
+            return_all: Return the estimates of all updates, not only the last, and the result of global matching.
+            low_memory: Compute costs on demand instead of storing all pairs; None decides by size. With `return_all`,
+                global matching stores all pairs of its blocks nevertheless, as its loss needs them.
             progress: Called after every update.
             upsampled: Upsample the estimates to the size of the frames; otherwise they stay at 1/8,
                 in pixels of the frames, which is faster and enough for a camera motion.
@@ -369,16 +367,16 @@ class FlowHead(nn.Module):
 
 def flow_padding(images: Tensor) -> Padding:
     """Return the padding applied to images, B x 3 x H x W, before encoding."""
-    return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, LEAST_SIDE)
+    return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, MIN_SIDE)
 
 
-def _build_costs(config: ModelConfig) -> CorrelationCosts | MemoryCosts:
+def _build_costs(config: ModelConfig) -> CorrelationCosts | CostMemoryReader:
     flow = config.flow
     if flow.decoder == "recurrent":
         return CorrelationCosts(flow.corr_levels, flow.corr_radius)
     heads = flow.memory_dim // config.encoder.head_dim
     memory = CostMemory(flow.memory_tokens, flow.memory_dim, flow.memory_layers, heads, context_width=flow.hidden_dim)
-    return MemoryCosts(memory, flow.memory_dim, heads, flow.corr_radius)
+    return CostMemoryReader(memory, flow.memory_dim, heads, flow.corr_radius)
 
 
 def _build_cross_image(config: ModelConfig) -> CrossSynchronization:

@@ -1,17 +1,19 @@
 """Stabilization head: the warp that moves one frame of a video onto a stable camera path.
 
-The input is the current frame and trajectories: for each cell (8x8 pixels) of the current frame, its position in all
-frames of a temporal window, relative to the current one. `num_stages` stages follow each other, and each works on the
-trajectories as the warp so far would leave them:
+The input is the current frame and trajectories: for each cell (8x8 pixels) of the current frame, its displacement to
+all frames of a temporal window and the confidence of that displacement. The output is the offset from each position of
+the stable frame to the shaky frame. `num_stages` stages follow each other, and each works on the trajectories as the
+warp so far would leave them:
 
 1. `StabilizationStage` embeds the trajectories, adds the encoder's features and mixes the cells by prototype blocks
    (CAP and LS). It predicts a summary of the window and corrections of the warp.
-2. A smooth motion field (a polynomial in x and y) is fitted to each frame of the trajectories.
+2. A smooth motion field (quadratic in x and y, 6 terms) is fitted to each frame of the trajectories.
 3. `PathFilter` predicts temporal weights: the stable position is a weighted sum of the positions in the window. They
    filter the smooth fields and, weighted per cell, the residual of each cell.
 
-Two regressors differ in window and warp: "grid" (after StabNet) uses past frames only and a warp that is bilinear
-between 8x8 vertices; "field" (after PWStableNet) uses past and future frames and a warp with one value for each cell.
+Two regressors differ in window and warp: "grid" (after StabNet, Wang et al., TIP 2018) uses past frames only and a warp
+that is bilinear between 8x8 vertices; "field" (after PWStableNet, Zhao and Ling, TIP 2020) uses past and future frames
+and a warp with one value for each cell.
 """
 
 from dataclasses import dataclass
@@ -41,7 +43,8 @@ SLOPE_REGULARIZATION = 1e-4
 MIN_DEVIATION = 0.5
 """Lower bound, in pixels, of the deviation that paths are normalized by."""
 FILTER_SCALE = 0.1
-"""Scale of the learned filter at the current frame; it falls with time, as paths deviate more from a longer line."""
+"""Scale of the learned filter at the current frame; it decreases away from that frame, where a path deviates more from
+its line."""
 HALF_WEIGHT_FRACTION = 0.05
 """Fraction of valid cells at which a frame has about half its weight."""
 
@@ -50,9 +53,10 @@ class PathFilter(nn.Module):
     """Temporal filter: weights over the T frames of a window whose weighted sum of positions is the stable position.
 
     A line is fitted to the path by least squares, weighted by a temporal kernel (softmax of `kernel`) and by the valid
-    fraction of each frame; its value at the current frame is the stable position. Uniform motion is thus kept, also at
-    the ends of a clip. A learned filter of the residual from the line is added: `filter`, shared by all clips, and one
-    that an MLP predicts from the path, separately for x and y. Both are initialized to zero.
+    fraction of each frame, with its slope scaled by a learned factor, 1 at first; its value at the current frame is the
+    stable position. Uniform motion is thus kept, also at the ends of a clip. A learned filter of the residual from the
+    line is added: `filter`, shared by all clips, and one that an MLP predicts from the path, separately for x and y.
+    Both are initialized to zero.
 
     Args:
         past: Frames before the current one.
@@ -61,15 +65,15 @@ class PathFilter(nn.Module):
         hidden: Hidden channels of the MLP.
     """
 
-    moments: Tensor
-    reach: Tensor
+    times: Tensor
+    filter_scale: Tensor
 
     def __init__(self, past: int, future: int, width: int, hidden: int) -> None:
         super().__init__()
         frames = past + 1 + future
         steps = torch.arange(-past, future + 1).float()
-        self.register_buffer("moments", steps / max(past, future), persistent=False)
-        self.register_buffer("reach", FILTER_SCALE / (1 + (steps / KERNEL_SIGMA).square()), persistent=False)
+        self.register_buffer("times", steps / max(past, future), persistent=False)
+        self.register_buffer("filter_scale", FILTER_SCALE / (1 + (steps / KERNEL_SIGMA).square()), persistent=False)
         self.kernel = nn.Parameter(-0.5 * (steps / KERNEL_SIGMA).square())
         self.slope = nn.Parameter(torch.ones(()))
         self.filter = nn.Parameter(torch.zeros(frames))
@@ -99,24 +103,24 @@ class PathFilter(nn.Module):
         valid = (valid / (valid + HALF_WEIGHT_FRACTION) * (1 + HALF_WEIGHT_FRACTION))[:, None]
         weights = self.kernel.softmax(dim=0) * valid  # B x 1 x T
         weights = weights / weights.sum(dim=2, keepdim=True).clamp_min(1e-6)
-        mean_time = (weights * self.moments).sum(dim=2, keepdim=True)
-        offset = self.moments - mean_time
+        mean_time = (weights * self.times).sum(dim=2, keepdim=True)
+        offset = self.times - mean_time
         slope_weights = weights * offset / ((weights * offset.square()).sum(dim=2, keepdim=True) + SLOPE_REGULARIZATION)
         path = path.transpose(1, 2)  # B x 2 x T
         change = self._predict_change(path, valid, (weights - mean_time * slope_weights, slope_weights), summary)
         line = weights - (self.slope + change[..., -1:]) * mean_time * slope_weights
-        filter_weights = (self.filter + change[..., :-1]) * self.reach * valid
+        filter_weights = (self.filter + change[..., :-1]) * self.filter_scale * valid
         # Subtract the response of the filter to a line, so that it only acts on the residual.
         line_response = (
             filter_weights.sum(dim=2, keepdim=True) * line
-            + (filter_weights * self.moments).sum(dim=2, keepdim=True) * slope_weights
+            + (filter_weights * self.times).sum(dim=2, keepdim=True) * slope_weights
         )
         return line + filter_weights - line_response
 
     def _predict_change(self, path: Tensor, valid: Tensor, line: tuple[Tensor, Tensor], summary: Tensor) -> Tensor:
         """Predict the changes of the filter and of the factor of the slope for this path: B x 2 x (T + 1)."""
         intercept, slope = ((path * weights).sum(dim=2, keepdim=True) for weights in line)
-        residual = (path - intercept - slope * self.moments) * valid
+        residual = (path - intercept - slope * self.times) * valid
         scale = (residual.square().mean(dim=2, keepdim=True) + MIN_DEVIATION * MIN_DEVIATION).sqrt()
         shape = path.shape[0], 2, -1
         axis = torch.stack((torch.zeros_like(scale[:, 0]), torch.ones_like(scale[:, 0])), dim=1)
@@ -125,7 +129,7 @@ class PathFilter(nn.Module):
             valid.expand(shape),
             scale.log(),
             intercept / scale,
-            slope / scale / len(self.moments),
+            slope / scale / len(self.times),
             axis,
         )
         result: Tensor = self.mlp(torch.cat((*inputs, summary[:, None].expand(shape)), dim=2))
@@ -143,8 +147,9 @@ class StabilizationPrediction:
     """Output of the stabilization head.
 
     Attributes:
-        warps: One for each stage, the final one last, B x 2 x h x w, pixels of the working frame. The cell at position
-            p of the stable frame shows the shaky frame at p + warp(p).
+        warps: One for each stage, the final one last, B x 2 x h x w, pixels of the input frame: the offset from each
+            position of the stable frame to the shaky frame. The stable frame shows at p what the shaky frame shows at
+            p + warp(p).
     """
 
     warps: tuple[Tensor, ...]
@@ -156,13 +161,13 @@ class StageOutput:
 
     Attributes:
         summary: B x C, mean token.
-        rough: B x 1 x h x w, 0 to 1, weight of the filtered residual motion of each cell.
+        residual_weight: B x 1 x h x w, 0 to 1, weight of the filtered residual motion of each cell.
         affine: B x 3 x 2, pixels, correction of the smooth warp.
         field: B x 2 x h x w, pixels, correction of the warp of each cell.
     """
 
     summary: Tensor
-    rough: Tensor
+    residual_weight: Tensor
     affine: Tensor
     field: Tensor
 
@@ -196,7 +201,7 @@ class StabilizationStage(nn.Module):
             trajectories: Trajectories of the cells.
         """
         size, width = map_size(maps), maps.shape[3]
-        # Positions in eighths of the width of the frame, so that a strong shake is about as large as the confidence.
+        # Divided by an eighth of the frame's width, so that a strong shake is about as large as the confidence.
         trajectory = torch.cat((trajectories.displacements / width, trajectories.confidence), dim=2).flatten(1, 2)
         encoding = sine_positions(pixel_grid(*size, device=maps.device).flatten(1).T, self.norm.normalized_shape[0])
         tokens = self.trajectory_proj(maps_to_tokens(trajectory)) + self.feature_proj(maps_to_tokens(maps)) + encoding
@@ -258,7 +263,7 @@ class StabilizationHead(nn.Module):
             frame_motion = torch.einsum("bct,btnc->bnc", filters, coefficients)
             cell_motion = torch.einsum("bct,btchw->bchw", filters, residual)
             frame_motion = torch.cat((frame_motion[:, :AFFINE] - output.affine, frame_motion[:, AFFINE:]), dim=1)
-            return warp - self._combine_motion(frame_motion, output.rough * cell_motion - output.field)
+            return warp - self._combine_motion(frame_motion, output.residual_weight * cell_motion - output.field)
 
     def _combine_motion(self, frame_motion: Tensor, cell_motion: Tensor) -> Tensor:
         """Add a smooth field, B x 6 x 2, and a field of all cells, B x 2 x h x w, as the regressor represents warps."""

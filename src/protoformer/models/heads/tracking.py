@@ -1,4 +1,4 @@
-"""Tracking head: the box of a target in a search crop, after the Unified Transformer Tracker.
+"""Tracking head: the box of a target in a search crop, after the Unified Transformer Tracker (Ma et al., CVPR 2022).
 
 1. Template: the encoder's features of the reference crop, pooled in the target's box by RoIAlign to target tokens.
 2. Search: the correlation of the search tokens with the target tokens is added to them; then layers of CAP and LS (in
@@ -68,12 +68,12 @@ class TargetTokens(nn.Module):
             boxes: B x 4, (x, y, w, h), pixels of the crop.
         """
         with full_precision(maps):
-            maps, cells = maps.float(), boxes.float() / STRIDES[-1]
-            inside = maps_to_tokens(roi_align(maps, cells, self.grid))
+            maps, regions = maps.float(), boxes.float() / STRIDES[-1]  # regions in feature pixels
+            inside = maps_to_tokens(roi_align(maps, regions, self.grid))
             pooled = inside
             if self.grid > 1:
                 # The surroundings of a long target may exceed the crop.
-                outer = clip_boxes(enlarge_boxes(cells, SURROUNDINGS_SCALE), maps.shape[3], maps.shape[2])
+                outer = clip_boxes(enlarge_boxes(regions, SURROUNDINGS_SCALE), maps.shape[3], maps.shape[2])
                 around = maps_to_tokens(roi_align(maps, outer, self.grid))
                 pooled = torch.cat((inside.mean(dim=1, keepdim=True), inside, around), dim=1)
             tokens = self.norm(pooled)
@@ -138,7 +138,7 @@ class TrackingDecoder(nn.Module):
 
 
 ROI_SIZE = 7
-"""Cells along a side of the RoI features of a box."""
+"""Bins along a side of the RoI features of a box."""
 ROI_SCALE = 1.5
 """Side of the RoI relative to the box, so that the true corners of an inexact box lie within."""
 ROI_HIDDEN = 256
@@ -159,8 +159,8 @@ class FineMaps(nn.Module):
         super().__init__()
         self.upsample_proj = nn.Conv2d(coarse, 4 * fine, 1)
         self.fine_proj = nn.Conv2d(fine, fine, 1)
-        self.conv1 = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
-        self.conv2 = ActivatedConv(fine, fine, 3, rectified=True, padding=1)
+        self.conv1 = ActivatedConv(fine, fine, 3, relu=True, padding=1)
+        self.conv2 = ActivatedConv(fine, fine, 3, relu=True, padding=1)
         init_for_relu(self)
 
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
@@ -189,13 +189,13 @@ class CornerHead(nn.Module):
         Args:
             maps: B x c x h x w, features at 1/4 of the search crop.
             prior: B x 4, prior box, pixels of the search crop.
-            prior_strength: B, penalty, in nats, of a corner whose distance to that of the prior is the width of the
-                search crop. The prior does not change the heatmaps.
+            prior_strength: B, how much a corner's logit falls at a distance of one crop width from the corner of the
+                prior; it falls with the square of the distance. The prior does not change the heatmaps.
 
         Returns:
             The heatmaps, B x 2 x h x w, each of sum 1, and two boxes, B x 4, pixels. The first box is for the loss: in
-            training it is the soft-argmax over the whole maps, so that every cell gets a gradient. The second is for
-            the next stage: it averages around the peak only, as the mean of two similar objects is neither. In
+            training it is the soft-argmax over the whole maps, so that every position gets a gradient. The second is
+            for the next stage: it averages around the peak only, as the mean of two similar objects lies on neither. In
             evaluation both are the second.
         """
         with full_precision(maps):
@@ -303,7 +303,7 @@ class ScoreHead(nn.Module):
 
 
 def clamp_box_size(boxes: Tensor) -> Tensor:
-    """Enlarge boxes, B x 4, to at least one cell at 1/4 around their centers; predicted corners may have crossed."""
+    """Enlarge boxes, B x 4, to at least one pixel of the map at 1/4; predicted corners may have crossed."""
     center, size = boxes[:, :2] + boxes[:, 2:] / 2, boxes[:, 2:].clamp_min(STRIDES[0])
     return torch.cat((center - size / 2, size), dim=1)
 

@@ -19,7 +19,7 @@ from protoformer.models.layers import ActivatedConv
 from protoformer.models.runtime import full_precision, to_autocast_dtype
 
 
-class Layer(NamedTuple):
+class PreparedConv(NamedTuple):
     """A GRU convolution prepared for the updates of one pair.
 
     Attributes:
@@ -40,7 +40,7 @@ class Layer(NamedTuple):
         return from_state, F.conv2d(inputs, self.of_inputs, padding=self.padding), self.of_context
 
 
-Prepared = list[tuple[Layer, Layer]]
+Prepared = list[tuple[PreparedConv, PreparedConv]]
 """Convolutions of the gates and of the candidate, for each of the two kernels."""
 
 
@@ -86,7 +86,7 @@ class SeparableGRU(nn.Module):
             state = gru_state(conv_candidate.terms(reset_state, inputs), gates, state)
         return state
 
-    def _prepare_conv(self, conv: nn.Conv2d, context: Tensor) -> Layer:
+    def _prepare_conv(self, conv: nn.Conv2d, context: Tensor) -> PreparedConv:
         """Split the weights by input and convolve the context."""
         height, width = conv.kernel_size
         padding = (height // 2, width // 2)
@@ -99,7 +99,7 @@ class SeparableGRU(nn.Module):
                 weight.contiguous(memory_format=torch.channels_last) for weight in (of_state, of_context, of_inputs)
             )
         bias = to_autocast_dtype(conv.bias)  # type: ignore[arg-type]
-        return Layer(F.conv2d(context, of_context, bias, padding=padding), of_state, of_inputs, padding)
+        return PreparedConv(F.conv2d(context, of_context, bias, padding=padding), of_state, of_inputs, padding)
 
 
 def gru_gates(terms: tuple[Tensor, Tensor, Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,7 +178,7 @@ class _GruState(torch.autograd.Function):
         from protoformer.models.kernels import gru_kernels
 
         with torch.cuda.device_of(state):
-            candidate, new_state = gru_kernels.moved((one, two, three), gates, state)
+            candidate, new_state = gru_kernels.new_state((one, two, three), gates, state)
         ctx.save_for_backward(gates, state, candidate)
         return new_state
 
@@ -189,7 +189,7 @@ class _GruState(torch.autograd.Function):
 
         gates, state, candidate = ctx.saved_tensors
         with torch.cuda.device_of(state):
-            d_sum, d_gates, d_state = gru_kernels.moved_gradient(d_new_state.contiguous(), gates, state, candidate)
+            d_sum, d_gates, d_state = gru_kernels.new_state_gradient(d_new_state.contiguous(), gates, state, candidate)
         return d_sum, d_sum, d_sum, d_gates, d_state
 
 
@@ -208,14 +208,14 @@ class MotionEncoder(nn.Module):
     def __init__(self, cost_channels: int, channels: int) -> None:
         super().__init__()
         self.costs = nn.Sequential(
-            ActivatedConv(cost_channels, 2 * channels, 1, rectified=True),
-            ActivatedConv(2 * channels, channels + channels // 2, 3, rectified=True, padding=1),
+            ActivatedConv(cost_channels, 2 * channels, 1, relu=True),
+            ActivatedConv(2 * channels, channels + channels // 2, 3, relu=True, padding=1),
         )
         self.flow = nn.Sequential(
-            ActivatedConv(2, channels, 7, rectified=True, padding=3),
-            ActivatedConv(channels, channels // 2, 3, rectified=True, padding=1),
+            ActivatedConv(2, channels, 7, relu=True, padding=3),
+            ActivatedConv(channels, channels // 2, 3, relu=True, padding=1),
         )
-        self.joint = ActivatedConv(2 * channels, channels - 2, 3, rectified=True, padding=1)
+        self.joint = ActivatedConv(2 * channels, channels - 2, 3, relu=True, padding=1)
         init_for_relu(self)
 
     def forward(self, costs: Tensor, flow: Tensor) -> Tensor:
@@ -262,9 +262,9 @@ class UpdateBlock(nn.Module):
         self.aggregation = aggregation
         self.gru = SeparableGRU(hidden, 2 * hidden)
         last_conv = ActivatedConv(2 * hidden, 3, 3, padding=1)
-        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), last_conv)
+        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, relu=True, padding=1), last_conv)
         self.upsampling_head = nn.Sequential(
-            ActivatedConv(hidden, 2 * hidden, 3, rectified=True, padding=1), ActivatedConv(2 * hidden, 9 * FACTOR**2, 1)
+            ActivatedConv(hidden, 2 * hidden, 3, relu=True, padding=1), ActivatedConv(2 * hidden, 9 * FACTOR**2, 1)
         )
         init_for_relu(self.delta_head[0])
         init_for_relu(self.upsampling_head[0])

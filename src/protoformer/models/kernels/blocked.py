@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from protoformer.models.kernels.reference import Prior
+from protoformer.models.kernels.reference import PriorCoefficients
 from protoformer.models.runtime import accumulation_dtype
 
 BLOCK_ELEMENTS = 2**19
@@ -63,7 +63,9 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     return spatial_sums(queries, keys, values, None)[:2]
 
 
-def spatial_sums(queries: Tensor, keys: Tensor, values: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor, Tensor]:
+def spatial_sums(
+    queries: Tensor, keys: Tensor, values: Tensor, prior: PriorCoefficients | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.spatial_sums`, in float32 or better for any input; the moments are zero without a prior."""
     batch, heads, num_prototypes, head_dim = queries.shape
     dtype = accumulation_dtype(queries.dtype)
@@ -127,7 +129,7 @@ def spatial_sums_backward(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    prior: Prior | None,
+    prior: PriorCoefficients | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys, values and the coefficients of the prior, zero without one."""
     batch, heads, num_prototypes, head_dim = queries.shape
@@ -173,7 +175,7 @@ def synchronize(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
-    prior: Prior | None = None,
+    prior: PriorCoefficients | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.synchronize`, with the prototypes normalized to `directions`."""
     batch, pixels, channels = queries.shape
@@ -201,7 +203,7 @@ def synchronize_and_feed(
     alpha: Tensor,
     beta: Tensor,
     feed_forward: tuple[Layer, Layer],
-    prior: Prior | None = None,
+    prior: PriorCoefficients | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run `synchronize` with queries of the features, then linear, GELU, linear; without gradients.
 

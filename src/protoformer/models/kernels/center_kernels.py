@@ -171,7 +171,7 @@ def centers_gradient_kernel(
     tl.store(target, tl.sum(members * gradient, 0), mask=channel < channels)
 
 
-def finish(
+def m_step(
     parts: tuple[Tensor, Tensor],
     before: Tensor,
     outputs: tuple[Tensor, Tensor, Tensor],
@@ -236,8 +236,8 @@ def centers_gradient(
         weight: Weight of the queries, C x C.
         outputs: Filled with the gradients of the queries and of the prototypes before the iteration, B x K x C, and of
             the biases of keys, B x C, and of values, `programs_of` x C, to be summed over rows.
-        normalize: As in `finish`.
-        residual: As in `finish`.
+        normalize: As in `m_step`.
+        residual: As in `m_step`.
     """
     batch, num_prototypes, channels = d_after.shape
     heads = masses.shape[-1]

@@ -37,7 +37,7 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
 
 
 def spatial_sums(
-    queries: Tensor, keys: Tensor, values: Tensor, prior: reference.Prior
+    queries: Tensor, keys: Tensor, values: Tensor, prior: reference.PriorCoefficients
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `prototype_sums` with a spatial prior; also the moments for `reference.mean_positions`, B x K x 2."""
     if dispatch.is_plain("mixing"):
@@ -66,7 +66,7 @@ def synchronize(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
-    prior: reference.Prior | None = None,
+    prior: reference.PriorCoefficients | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Assign each pixel to its nearest prototype and return the gated values.
 
@@ -87,7 +87,7 @@ def synchronize(
     """
     if dispatch.is_plain("mixing"):
         return reference.synchronize(features, centers, queries, keys, values, alpha, beta, prior)
-    similarity_inputs = (features.detach(), reference.directions(centers.detach()))
+    similarity_inputs = (features.detach(), reference.unit_vectors(centers.detach()))
     products = (to_autocast_dtype(queries), to_autocast_dtype(keys), to_autocast_dtype(values))
     if dispatch.is_cpu_inference(features):
         with full_precision(features):
@@ -106,7 +106,7 @@ def synchronize_and_feed(
     alpha: Tensor,
     beta: Tensor,
     layers: nn.Sequential,
-    prior: reference.Prior | None = None,
+    prior: reference.PriorCoefficients | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run `synchronize`, then a feed-forward network (linear, GELU, linear).
 
@@ -132,7 +132,7 @@ def synchronize_and_feed(
         return layers(attended), assignment
     first, second = (cast(nn.Linear, layers[index]) for index in (0, 2))
     network = ((first.weight, first.bias), (second.weight, second.bias))
-    projection, directions = (query.weight, query.bias), reference.directions(centers)
+    projection, directions = (query.weight, query.bias), reference.unit_vectors(centers)
     return blocked.synchronize_and_feed(features, directions, projection, keys, values, alpha, beta, network, prior)
 
 

@@ -98,14 +98,14 @@ def gates_gradient(d_gates: Tensor, d_reset_state: Tensor, gates: Tensor, state:
     return d_sum, d_state
 
 
-def moved(terms: tuple[Tensor, Tensor, Tensor], gates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+def new_state(terms: tuple[Tensor, Tensor, Tensor], gates: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Return the candidate, tanh of the sum of terms (n x hidden), and the state moved to it by the update gate."""
     candidate, new_state = torch.empty_like(state), torch.empty_like(state)
     state_kernel[_grid(state)](*terms, gates, state, candidate, new_state, *_sizes(state), block=BLOCK)
     return candidate, new_state
 
 
-def moved_gradient(
+def new_state_gradient(
     d_new_state: Tensor, gates: Tensor, state: Tensor, candidate: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of each term, of the gates and of the state."""

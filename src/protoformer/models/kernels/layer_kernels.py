@@ -110,17 +110,17 @@ def _load_moments(moments, image, channel, channels):
 
 
 @triton.jit
-def _load_gradient(d_output, row, channel, last, channels, unit, rectified: tl.constexpr):
+def _load_gradient(d_output, row, channel, last, channels, unit, relu: tl.constexpr):
     """Load the gradient of normalized values; with ReLU it is zero where they are not positive."""
     d_unit = load_matrix(d_output, row, channel, last, channels, channels).to(tl.float32)
-    return tl.where(unit > 0, d_unit, 0.0) if rectified else d_unit
+    return tl.where(unit > 0, d_unit, 0.0) if relu else d_unit
 
 
 @triton.jit
 def map_sums_kernel(
     maps, d_output, moments, partial_sums,
     pixels, channels, pixels_per_part,
-    backward: tl.constexpr, rectified: tl.constexpr, block: tl.constexpr, padded_channels: tl.constexpr,
+    backward: tl.constexpr, relu: tl.constexpr, block: tl.constexpr, padded_channels: tl.constexpr,
 ):  # fmt: skip
     """Compute two sums over a part of the pixels of an image, by channel: images x parts x 2 x channels.
 
@@ -143,7 +143,7 @@ def map_sums_kernel(
         values = load_matrix(maps + start, pixel, channel, last, channels, channels).to(tl.float32)
         if backward:
             unit = (values - mean[None, :]) * scale[None, :]
-            d_unit = _load_gradient(d_output + start, pixel, channel, last, channels, unit, rectified)
+            d_unit = _load_gradient(d_output + start, pixel, channel, last, channels, unit, relu)
             first_sum += d_unit
             second_sum += d_unit * unit
         else:
@@ -159,7 +159,7 @@ def map_sums_kernel(
 def map_norm_kernel(
     maps, d_output, moments, sums, output,
     pixels, channels,
-    backward: tl.constexpr, rectified: tl.constexpr, block: tl.constexpr, padded_channels: tl.constexpr,
+    backward: tl.constexpr, relu: tl.constexpr, block: tl.constexpr, padded_channels: tl.constexpr,
 ):  # fmt: skip
     """Normalize a block of pixels, or compute its gradient; sums: images x 2 x channels, over all pixels."""
     image = tl.program_id(1).to(tl.int64)
@@ -170,52 +170,52 @@ def map_norm_kernel(
     values = load_matrix(maps + start, pixel, channel, pixels, channels, channels).to(tl.float32)
     unit = (values - mean[None, :]) * scale[None, :]
     if backward:
-        d_unit = _load_gradient(d_output + start, pixel, channel, pixels, channels, unit, rectified)
+        d_unit = _load_gradient(d_output + start, pixel, channel, pixels, channels, unit, relu)
         total, projection = _load_moments(sums, image, channel, channels)
         result = (d_unit - (total / pixels)[None, :] - unit * (projection / pixels)[None, :]) * scale[None, :]
     else:
-        result = tl.where(unit < 0, 0.0, unit) if rectified else unit  # keeps NaN
+        result = tl.where(unit < 0, 0.0, unit) if relu else unit  # keeps NaN
     store_matrix(output + start, pixel, channel, pixels, channels, channels, result)
 
 
-def instance_norm(maps: Tensor, eps: float, rectified: bool) -> tuple[Tensor, Tensor]:
+def instance_norm(maps: Tensor, eps: float, relu: bool) -> tuple[Tensor, Tensor]:
     """Normalize maps, images x pixels x channels, over pixels, with an optional ReLU.
 
     Returns:
         The maps and their moments, images x 2 x channels: mean and inverse standard deviation.
     """
     pixels = maps.shape[1]
-    mean, square = (_map_sums(maps, maps, maps, False, rectified) / pixels).unbind(dim=1)
+    mean, square = (_map_sums(maps, maps, maps, False, relu) / pixels).unbind(dim=1)
     scale = ((square - mean * mean).clamp_min(0) + eps).rsqrt()
     moments = torch.stack((mean + maps[:, 0].float(), scale), dim=1)
-    return _map_norm(maps, maps, moments, moments, False, rectified), moments
+    return _map_norm(maps, maps, moments, moments, False, relu), moments
 
 
-def instance_norm_gradient(d_output: Tensor, maps: Tensor, moments: Tensor, rectified: bool) -> Tensor:
+def instance_norm_gradient(d_output: Tensor, maps: Tensor, moments: Tensor, relu: bool) -> Tensor:
     """Return the gradient of maps; all contiguous."""
-    sums = _map_sums(maps, d_output, moments, True, rectified)
-    return _map_norm(maps, d_output, moments, sums, True, rectified)
+    sums = _map_sums(maps, d_output, moments, True, relu)
+    return _map_norm(maps, d_output, moments, sums, True, relu)
 
 
-def _map_sums(maps: Tensor, d_output: Tensor, moments: Tensor, backward: bool, rectified: bool) -> Tensor:
+def _map_sums(maps: Tensor, d_output: Tensor, moments: Tensor, backward: bool, relu: bool) -> Tensor:
     images, pixels, channels = maps.shape
     padded, block = _block_shape(channels)
     parts, pixels_per_part = split_rows(pixels, block, PROGRAMS // images)
     partial_sums = torch.empty(images, parts, 2, channels, dtype=torch.float32, device=maps.device)
     map_sums_kernel[(parts, images)](
         maps, d_output, moments, partial_sums, pixels, channels, pixels_per_part,
-        backward=backward, rectified=rectified, block=block, padded_channels=padded,
+        backward=backward, relu=relu, block=block, padded_channels=padded,
     )  # fmt: skip
     return partial_sums.sum(dim=1)
 
 
-def _map_norm(maps: Tensor, d_output: Tensor, moments: Tensor, sums: Tensor, backward: bool, rectified: bool) -> Tensor:
+def _map_norm(maps: Tensor, d_output: Tensor, moments: Tensor, sums: Tensor, backward: bool, relu: bool) -> Tensor:
     images, pixels, channels = maps.shape
     padded, block = _block_shape(channels)
     output = torch.empty_like(maps)
     map_norm_kernel[(triton.cdiv(pixels, block), images)](
         maps, d_output, moments, sums, output, pixels, channels,
-        backward=backward, rectified=rectified, block=block, padded_channels=padded,
+        backward=backward, relu=relu, block=block, padded_channels=padded,
     )  # fmt: skip
     return output
 
@@ -224,14 +224,14 @@ def _map_norm(maps: Tensor, d_output: Tensor, moments: Tensor, sums: Tensor, bac
 def activate_kernel(
     rows, bias, output,
     count, width, stride,
-    rectified: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr,
+    relu: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr,
 ):  # fmt: skip
     """Add a bias to a block of rows, count x width, `stride` apart, with an optional ReLU."""
     row = (tl.program_id(0) * block + tl.arange(0, block)).to(tl.int64)
     channel = tl.program_id(1) * padded_width + tl.arange(0, padded_width)
     values = load_matrix(rows, row, channel, count, width, stride).to(tl.float32)
     values += tl.load(bias + channel, mask=channel < width, other=0.0)[None, :]
-    if rectified:
+    if relu:
         values = tl.where(values < 0, 0.0, values)  # keeps NaN
     store_matrix(output, row, channel, count, width, width, values)
 
@@ -240,7 +240,7 @@ def activate_kernel(
 def activate_gradient_kernel(
     d_output, output, d_rows, partial_sums,
     count, width, stride, rows_per_part,
-    rectified: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr,
+    relu: tl.constexpr, block: tl.constexpr, padded_width: tl.constexpr,
 ):  # fmt: skip
     """Gradient of one part of the rows, zero from `width` on, and its term of that of the bias (parts x width)."""
     part = tl.program_id(0)
@@ -250,7 +250,7 @@ def activate_gradient_kernel(
     for first in range(part * rows_per_part, last, block):
         row = (first + tl.arange(0, block)).to(tl.int64)
         change = load_matrix(d_output, row, channel, last, width, width).to(tl.float32)
-        if rectified:
+        if relu:
             values = load_matrix(output, row, channel, last, width, width).to(tl.float32)
             change = tl.where(values > 0, change, 0.0)
         store_matrix(d_rows, row, channel, last, stride, stride, change)
@@ -258,20 +258,18 @@ def activate_gradient_kernel(
     tl.store(partial_sums + part * width + channel, tl.sum(total, 0), mask=channel < width)
 
 
-def activate(rows: Tensor, bias: Tensor, rectified: bool) -> Tensor:
+def activate(rows: Tensor, bias: Tensor, relu: bool) -> Tensor:
     """Add a bias (width) to the first `width` values of rows, contiguous, with an optional ReLU."""
     (count, stride), width = rows.shape, len(bias)
     output = rows.new_empty(count, width)
     padded, block = _block_shape(min(MAX_ACTIVATION_WIDTH, width))
     activate_kernel[(triton.cdiv(count, block), triton.cdiv(width, padded))](
-        rows, bias, output, count, width, stride, rectified=rectified, block=block, padded_width=padded
+        rows, bias, output, count, width, stride, relu=relu, block=block, padded_width=padded
     )
     return output
 
 
-def activate_gradient(
-    d_output: Tensor, output: Tensor, bias: Tensor, rectified: bool, stride: int
-) -> tuple[Tensor, Tensor]:
+def activate_gradient(d_output: Tensor, output: Tensor, bias: Tensor, relu: bool, stride: int) -> tuple[Tensor, Tensor]:
     """Return the gradients of rows, count x stride, and of the bias; output: result of `activate`."""
     count, width = d_output.shape
     padded, block = _block_shape(min(MAX_ACTIVATION_WIDTH, stride))
@@ -280,7 +278,7 @@ def activate_gradient(
     partial_sums = torch.empty(parts, width, dtype=torch.float32, device=d_output.device)
     activate_gradient_kernel[(parts, triton.cdiv(stride, padded))](
         d_output, output, d_rows, partial_sums, count, width, stride, rows_per_part,
-        rectified=rectified, block=block, padded_width=padded,
+        relu=relu, block=block, padded_width=padded,
     )  # fmt: skip
     return d_rows, partial_sums.sum(dim=0).to(bias.dtype)
 

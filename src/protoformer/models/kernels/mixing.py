@@ -1,15 +1,15 @@
 """CAP and LS fused into one GPU operator, `protoformer::mix`, with its backward pass.
 
 - Keys and values are one matrix product.
-- The queries of synchronization are computed where they are used, and recomputed for the gradient, whose memory they
-  share.
+- The queries of synchronization are computed where they are used and not stored; the backward pass recomputes them in
+  the buffer that later holds their gradient.
 - EM iterations accumulate the gradients of keys and values in place.
 - Tensors of prototypes stay in float32.
 - Gradients of biases are sums over prototypes, not over pixels.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,33 +17,52 @@ from torch import Tensor
 from protoformer.models.kernels import dispatch, reference
 from protoformer.models.runtime import flop_formula, full_precision, split_heads
 
+if TYPE_CHECKING:
+    from protoformer.models.prototyping import Prototyping
+    from protoformer.models.synchronization import LatentSynchronization
+
 
 class Weights(NamedTuple):
     """Weights of CAP and LS, float32.
 
     Attributes:
-        pixels: 3C x C, projections of the tokens to keys and values of CAP and queries of LS.
-        pixels_bias: 3C.
-        query: C x C, projection of the prototypes to queries of CAP.
+        pixel_weight: 3C x C, projections of the tokens to keys and values of CAP and queries of LS.
+        pixel_bias: 3C.
+        query_weight: C x C, projection of the prototypes to queries of CAP.
         query_bias: C.
-        prototypes: 2C x C, projections of the prototypes to keys and values of LS.
-        prototypes_bias: 2C.
+        prototype_weight: 2C x C, projections of the prototypes to keys and values of LS.
+        prototype_bias: 2C.
         alpha: Gate parameter of each head.
         beta: Gate parameter of each head.
         log_width: Logarithm of the width of the spatial prior, or None without one.
         log_temperature: Logarithm of the temperature of the assignment, or None without a spatial prior.
     """
 
-    pixels: Tensor
-    pixels_bias: Tensor
-    query: Tensor
+    pixel_weight: Tensor
+    pixel_bias: Tensor
+    query_weight: Tensor
     query_bias: Tensor
-    prototypes: Tensor
-    prototypes_bias: Tensor
+    prototype_weight: Tensor
+    prototype_bias: Tensor
     alpha: Tensor
     beta: Tensor
     log_width: Tensor | None = None
     log_temperature: Tensor | None = None
+
+    @classmethod
+    def of(cls, cap: "Prototyping", ls: "LatentSynchronization") -> "Weights":
+        """Concatenate the projections of both modules that have the same input."""
+        return cls(
+            torch.cat([cap.key.weight, cap.value.weight, ls.query.weight]),
+            torch.cat([cap.key.bias, cap.value.bias, ls.query.bias]),
+            cap.query.weight,
+            cap.query.bias,
+            torch.cat([ls.key.weight, ls.value.weight]),
+            torch.cat([ls.key.bias, ls.value.bias]),
+            ls.alpha,
+            ls.beta,
+            *((cap.log_width, cap.log_temperature) if cap.spatial_prior else ()),
+        )
 
 
 class Mixed(NamedTuple):
@@ -116,12 +135,12 @@ def _allocate(
 @torch.library.custom_op("protoformer::mix", mutates_args=())
 def mix(
     tokens: Tensor,
-    pixels: Tensor,
-    pixels_bias: Tensor,
-    query: Tensor,
+    pixel_weight: Tensor,
+    pixel_bias: Tensor,
+    query_weight: Tensor,
     query_bias: Tensor,
-    prototypes: Tensor,
-    prototypes_bias: Tensor,
+    prototype_weight: Tensor,
+    prototype_bias: Tensor,
     alpha: Tensor,
     beta: Tensor,
     log_width: Tensor | None,
@@ -144,25 +163,25 @@ def mix(
     channels = tokens.shape[2]
     buffers = _allocate(tokens, alpha, log_width is not None, grid, iterations, dtype, keep)
     with full_precision(tokens), torch.cuda.device_of(tokens):
-        pixels, pixels_bias = pixels.to(dtype).contiguous(), pixels_bias.contiguous()
-        projected = _project(tokens, pixels[: 2 * channels], pixels_bias[: 2 * channels], buffers["tokens_half"])
+        pixel_weight, pixel_bias = pixel_weight.to(dtype).contiguous(), pixel_bias.contiguous()
+        projected = _project(tokens, pixel_weight[: 2 * channels], pixel_bias[: 2 * channels], buffers["tokens_half"])
         _center_functions().pool(tokens, (size[0], size[1]), (grid[0], grid[1]), buffers["earlier"][0])
         layers = (
-            (query.contiguous(), query_bias.contiguous()),
-            (prototypes.contiguous(), prototypes_bias.contiguous()),
+            (query_weight.contiguous(), query_bias.contiguous()),
+            (prototype_weight.contiguous(), prototype_bias.contiguous()),
         )
-        places = None
+        pixels = None
         if log_width is not None:
-            places = reference.pixel_positions((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
+            pixels = reference.pixel_coordinates((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
             buffers["earlier_positions"][0] = reference.cell_positions((grid[0], grid[1]), tokens.device, torch.float32)
         directions = _run_iterations(
-            projected, buffers, layers, iterations, normalize, residual, _prior_of(log_width, places)
+            projected, buffers, layers, iterations, normalize, residual, _prior_of(log_width, pixels)
         )
         if not keep:  # free the memory before the next large allocation
             projected = projected.new_empty(0)
-        query_layer = (pixels[2 * channels :], pixels_bias[2 * channels :])
+        query_layer = (pixel_weight[2 * channels :], pixel_bias[2 * channels :])
         keys, values = buffers["ls_projected"].split(channels, dim=-1)
-        prior = _prior_of(log_width, places)(buffers["positions"])
+        prior = _prior_of(log_width, pixels)(buffers["positions"])
         if prior is not None and log_temperature is not None:
             prior = prior._replace(coefficients=prior.coefficients * log_temperature.exp())
         attended, assignment = synchronization_kernels.synchronize(
@@ -171,11 +190,13 @@ def mix(
     return tuple(Mixed(attended, assignment=assignment, projected=projected, **buffers))  # type: ignore[return-value]
 
 
-def _prior_of(log_width: Tensor | None, pixels: Tensor | None) -> Callable[[Tensor], reference.Prior | None]:
+def _prior_of(
+    log_width: Tensor | None, pixels: Tensor | None
+) -> Callable[[Tensor], reference.PriorCoefficients | None]:
     """Return a function from positions of prototypes, B x K x 2, to their spatial prior, or to None without one."""
     if log_width is None or pixels is None:
         return lambda positions: None
-    return lambda positions: reference.Prior(reference.prior_coefficients(positions, log_width), pixels)
+    return lambda positions: reference.PriorCoefficients(reference.prior_coefficients(positions, log_width), pixels)
 
 
 def _run_iterations(
@@ -185,7 +206,7 @@ def _run_iterations(
     iterations: int,
     normalize: bool,
     residual: bool,
-    prior_of: Callable[[Tensor], reference.Prior | None],
+    prior_of: Callable[[Tensor], reference.PriorCoefficients | None],
 ) -> tuple[Tensor, Tensor]:
     """Run all EM iterations and fill the buffers.
 
@@ -209,7 +230,7 @@ def _run_iterations(
         prior = prior_of(buffers["earlier_positions"][slot]) if buffers["positions"].numel() else None
         *parts, moments = prototyping_kernels.partial_sums(split_heads(queries, heads), keys, values, lse, prior)
         is_last = step == iterations - 1
-        _center_functions().finish(
+        _center_functions().m_step(
             (parts[0], parts[1]),
             before,
             (
@@ -243,7 +264,7 @@ def _project(tokens: Tensor, weight: Tensor, bias: Tensor, tokens_half: Tensor) 
 
 
 def _center_functions() -> Any:
-    """Return the module with `pool`, `finish`, `centers_gradient` and `spread`: Triton kernels or plain torch."""
+    """Return the module with `pool`, `m_step`, `centers_gradient` and `spread`: Triton kernels or plain torch."""
     if not dispatch.is_enabled("centers"):
         return reference
     from protoformer.models.kernels import center_kernels
@@ -268,10 +289,10 @@ def mix_backward(
     lse: Tensor,
     ls_projected: Tensor,
     earlier_positions: Tensor,
-    pixels: Tensor,
-    pixels_bias: Tensor,
-    query: Tensor,
-    prototypes: Tensor,
+    pixel_weight: Tensor,
+    pixel_bias: Tensor,
+    query_weight: Tensor,
+    prototype_weight: Tensor,
     alpha: Tensor,
     beta: Tensor,
     log_width: Tensor | None,
@@ -290,9 +311,9 @@ def mix_backward(
     width = channels // len(alpha)
     with full_precision(tokens), torch.cuda.device_of(tokens):
         dtype, rows = projected.dtype, tokens.reshape(-1, channels)
-        pixels, query = pixels.to(dtype).contiguous(), query.contiguous()
+        pixel_weight, query_weight = pixel_weight.to(dtype).contiguous(), query_weight.contiguous()
         d_projected = projected.new_empty(*tokens.shape[:2], 3 * channels)
-        torch.mm(rows, pixels[2 * channels :].T, out=d_projected.view(-1, 3 * channels)[:, 2 * channels :])
+        torch.mm(rows, pixel_weight[2 * channels :].T, out=d_projected.view(-1, 3 * channels)[:, 2 * channels :])
         ls_queries = d_projected[..., 2 * channels :]  # overwritten by their gradient
         keys, values = ls_projected.chunk(2, dim=-1)
         prototype_parts, head_parts = synchronization_kernels.partial_gradients(
@@ -304,39 +325,49 @@ def mix_backward(
             beta,
             assignment,
             ls_queries,
-            pixels_bias[2 * channels :].contiguous(),
+            pixel_bias[2 * channels :].contiguous(),
         )
         # Gradients of `ls_projected`, B K x 2C, and of query bias, alpha and beta, heads x (d + 2).
         d_ls_projected, d_heads = prototype_parts.sum(dim=0).flatten(0, 1), head_parts.sum(dim=(0, 1))
         # Gradients of the prototypes before each iteration and, last, of the final ones.
         d_all = centers.new_empty(len(earlier) + 1, *centers.shape)
-        torch.addmm(d_centers.reshape(-1, channels), d_ls_projected, prototypes, out=d_all[-1].view(-1, channels))
+        torch.addmm(d_centers.reshape(-1, channels), d_ls_projected, prototype_weight, out=d_all[-1].view(-1, channels))
         gradient_of_positions = None
         if log_width is not None:
-            places = reference.pixel_positions((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
-            gradient_of_positions = _PositionsGradient(d_positions, positions, earlier_positions, log_width, places)
+            pixels = reference.pixel_coordinates((size[0], size[1]), (grid[0], grid[1]), tokens.device, torch.float32)
+            gradient_of_positions = _PositionsGradient(d_positions, positions, earlier_positions, log_width, pixels)
         d_queries, biases = _iterations_backward(
-            d_all, d_projected, projected, queries, sums, masses, lse, query, normalize, residual, gradient_of_positions
+            d_all,
+            d_projected,
+            projected,
+            queries,
+            sums,
+            masses,
+            lse,
+            query_weight,
+            normalize,
+            residual,
+            gradient_of_positions,
         )
-        d_pixels_bias = torch.cat([*biases, d_heads[:, :width].flatten()])
+        d_pixel_bias = torch.cat([*biases, d_heads[:, :width].flatten()])
         flat = d_projected.view(-1, 3 * channels)
-        d_pixels = (flat.T @ rows).float()
+        d_pixel_weight = (flat.T @ rows).float()
         d_tokens = _center_functions().spread(
-            d_all[0], (flat @ pixels).view(tokens.shape), (size[0], size[1]), (grid[0], grid[1])
+            d_all[0], (flat @ pixel_weight).view(tokens.shape), (size[0], size[1]), (grid[0], grid[1])
         )
         d_queries = d_queries.view(-1, channels)
         return (
             d_tokens,
-            d_pixels,
-            d_pixels_bias,
+            d_pixel_weight,
+            d_pixel_bias,
             d_queries.T @ earlier.view(-1, channels),
             # The bias shifts all logits of a pixel equally, which does not change the softmax over prototypes.
-            query.new_zeros(channels),
+            query_weight.new_zeros(channels),
             d_ls_projected.T @ centers.view(-1, channels),
             d_ls_projected.sum(dim=0),
             d_heads[:, width].clone(),
             d_heads[:, width + 1].clone(),
-            query.new_zeros(()) if gradient_of_positions is None else gradient_of_positions.d_log_width,
+            query_weight.new_zeros(()) if gradient_of_positions is None else gradient_of_positions.d_log_width,
         )
 
 
@@ -358,7 +389,7 @@ class _PositionsGradient:
         self.prior_of = _prior_of(log_width, pixels)
         self.d_log_width = torch.zeros_like(log_width)
 
-    def before_step(self, step: int, mass: Tensor) -> tuple[reference.Prior | None, Tensor]:
+    def before_step(self, step: int, mass: Tensor) -> tuple[reference.PriorCoefficients | None, Tensor]:
         """Return the prior of an iteration, and the gradient of its sums of (x, y, 1), B x K x 3.
 
         mass: B x K x heads.
@@ -388,7 +419,7 @@ def _iterations_backward(
     sums: Tensor,
     masses: Tensor,
     lse: Tensor,
-    query: Tensor,
+    query_weight: Tensor,
     normalize: bool,
     residual: bool,
     of_positions: _PositionsGradient | None,
@@ -426,7 +457,7 @@ def _iterations_backward(
         if of_positions is not None:
             of_positions.after_step(d_coefficients)
         outputs = (d_queries[step], d_all[step], of_keys[step], of_values[step])
-        centers.centers_gradient(parts, d_all[step + 1], masses[step], query, outputs, normalize, residual)
+        centers.centers_gradient(parts, d_all[step + 1], masses[step], query_weight, outputs, normalize, residual)
     return d_queries, (of_keys.sum(dim=(0, 1)), of_values.sum(dim=(0, 1)))
 
 
@@ -449,10 +480,10 @@ def _(tokens: Tensor, *inputs: Any) -> Outputs:
 
 @mix_backward.register_fake
 def _(d_attended: Tensor, d_centers: Tensor, d_positions: Tensor, tokens: Tensor, *inputs: Any) -> Gradients:
-    pixels, _, query, prototypes, alpha, beta = inputs[11:17]
-    with_biases = (pixels, pixels[:, 0], query, query[:, 0], prototypes, prototypes[:, 0], alpha, beta)
+    pixel_weight, _, query_weight, prototype_weight, alpha, beta = inputs[11:17]
+    with_biases = [each for weight in (pixel_weight, query_weight, prototype_weight) for each in (weight, weight[:, 0])]
     d_tokens = tokens.new_empty(tokens.shape, dtype=torch.float32)
-    return d_tokens, *(tensor.new_empty(tensor.shape) for tensor in with_biases), query.new_empty(())
+    return d_tokens, *(each.new_empty(each.shape) for each in (*with_biases, alpha, beta)), alpha.new_empty(())
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -468,10 +499,10 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
         mixed.assignment,
         mixed.projected,
         *mixed[6:],
-        weights.pixels,
-        weights.pixels_bias,
-        weights.query,
-        weights.prototypes,
+        weights.pixel_weight,
+        weights.pixel_bias,
+        weights.query_weight,
+        weights.prototype_weight,
         weights.alpha,
         weights.beta,
         weights.log_width,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from protoformer.models.kernels import blocked, dispatch
-from protoformer.models.kernels.reference import Prior
+from protoformer.models.kernels.reference import PriorCoefficients
 from protoformer.models.runtime import accumulation_dtype, flop_formula, full_precision
 
 
@@ -43,7 +43,7 @@ def spatial_sums(
     queries: Tensor, keys: Tensor, values: Tensor, coefficients: Tensor, pixels: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.spatial_sums`, without storing the memberships; float32 or better."""
-    prior = Prior(coefficients, pixels)
+    prior = PriorCoefficients(coefficients, pixels)
     if dispatch.fits_kernels(keys, queries.shape[2], queries.shape[3]):
         from protoformer.models.kernels import prototyping_kernels
 
@@ -64,7 +64,7 @@ def spatial_sums_backward(
     pixels: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys, values and coefficients."""
-    inputs = (d_sums, d_mass, d_moments, queries, keys, values, Prior(coefficients, pixels))
+    inputs = (d_sums, d_mass, d_moments, queries, keys, values, PriorCoefficients(coefficients, pixels))
     if dispatch.fits_kernels(keys, queries.shape[2], queries.shape[3]):
         from protoformer.models.kernels import prototyping_kernels
 
@@ -89,7 +89,7 @@ def synchronize(
 
     coefficients and pixels are those of the prior, or None.
     """
-    prior = None if coefficients is None or pixels is None else Prior(coefficients, pixels)
+    prior = None if coefficients is None or pixels is None else PriorCoefficients(coefficients, pixels)
     if dispatch.fits_kernels(queries, keys.shape[1], keys.shape[2] // alpha.shape[0]):
         from protoformer.models.kernels import synchronization_kernels
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from protoformer.models.kernels.blocked import like_tokens
 from protoformer.models.kernels.common_kernels import load_positions, load_prior, load_rows, store_rows
-from protoformer.models.kernels.reference import MIN_MASS, Prior
+from protoformer.models.kernels.reference import MIN_MASS, PriorCoefficients
 from protoformer.models.kernels.tiles import PRECISIONS, Tile, launch, padded, split, with_contiguous_rows
 
 LOG2E = tl.constexpr(math.log2(math.e))
@@ -134,7 +134,7 @@ def sums_kernel(
 
 
 def partial_sums(
-    queries: Tensor, keys: Tensor, values: Tensor, lse: Tensor | None = None, prior: Prior | None = None
+    queries: Tensor, keys: Tensor, values: Tensor, lse: Tensor | None = None, prior: PriorCoefficients | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the sums, masses and moments of parts of the pixels.
 
@@ -177,7 +177,9 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
     return spatial_sums(queries, keys, values, None)[:2]
 
 
-def spatial_sums(queries: Tensor, keys: Tensor, values: Tensor, prior: Prior | None) -> tuple[Tensor, Tensor, Tensor]:
+def spatial_sums(
+    queries: Tensor, keys: Tensor, values: Tensor, prior: PriorCoefficients | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `reference.spatial_sums`, float32."""
     with torch.cuda.device_of(keys):
         queries, keys, values = map(with_contiguous_rows, (queries, keys, values))
@@ -186,8 +188,8 @@ def spatial_sums(queries: Tensor, keys: Tensor, values: Tensor, prior: Prior | N
         return sums, masses, moments.sum(dim=(0, 3))
 
 
-def _contiguous(prior: Prior | None) -> Prior | None:
-    return None if prior is None else Prior(*(each.float().contiguous() for each in prior))
+def _contiguous(prior: PriorCoefficients | None) -> PriorCoefficients | None:
+    return None if prior is None else PriorCoefficients(*(each.float().contiguous() for each in prior))
 
 
 @triton.jit
@@ -308,7 +310,7 @@ def partial_gradients(
     d_values: Tensor,
     accumulate: bool = False,
     lse: Tensor | None = None,
-    prior: Prior | None = None,
+    prior: PriorCoefficients | None = None,
     d_moments: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Fill or add to d_keys and d_values, and return the terms of the parts of the pixels of the other gradients.
@@ -372,7 +374,7 @@ def spatial_sums_backward(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    prior: Prior | None,
+    prior: PriorCoefficients | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return the gradients of queries, keys, values, each in its own precision, and of the prior's coefficients."""
     d_keys, d_values = like_tokens(keys), like_tokens(values)

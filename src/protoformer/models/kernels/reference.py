@@ -16,12 +16,12 @@ HALVES_SCALE = 64.0
 """Norm of the directions that are split into two float16 numbers: large enough that the remainder is not subnormal."""
 
 
-class Prior(NamedTuple):
+class PriorCoefficients(NamedTuple):
     """Spatial prior in the form that the fused versions take: its logits are dot products with (x, y, 1) of a pixel.
 
     Attributes:
         coefficients: B x K x 3, by prototype.
-        pixels: HW x 2, positions (x, y) of the pixels, from `pixel_positions`.
+        pixels: HW x 2, positions (x, y) of the pixels, from `pixel_coordinates`.
     """
 
     coefficients: Tensor
@@ -40,7 +40,7 @@ class Prior(NamedTuple):
         return torch.addmm(offset.T, self.pixels[block], slopes.T)
 
 
-def pixel_positions(size: tuple[int, int], grid: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
+def pixel_coordinates(size: tuple[int, int], grid: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
     """Return the positions (x, y) of all pixels, HW x 2, in cells of the grid from the middle of the map."""
     y, x = (
         (torch.arange(length, device=device).to(dtype) - (length - 1) / 2) * (count / length)
@@ -50,8 +50,8 @@ def pixel_positions(size: tuple[int, int], grid: tuple[int, int], device: torch.
 
 
 def cell_positions(grid: tuple[int, int], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the centers (x, y) of all cells, K x 2, in the units of `pixel_positions`."""
-    return pixel_positions(grid, grid, device, dtype)
+    """Return the centers (x, y) of all cells, K x 2, in the units of `pixel_coordinates`."""
+    return pixel_coordinates(grid, grid, device, dtype)
 
 
 def prior_logits(positions: Tensor, log_width: Tensor, pixels: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def prior_logits(positions: Tensor, log_width: Tensor, pixels: Tensor) -> Tensor
 
 
 def prior_coefficients(positions: Tensor, log_width: Tensor) -> Tensor:
-    """Return the coefficients of `Prior`, (c_x, c_y, -|c|^2 / 2) / w^2, B x K x 3; arguments as in `prior_logits`.
+    """Return (c_x, c_y, -|c|^2 / 2) / w^2 for `PriorCoefficients`, B x K x 3; arguments as in `prior_logits`.
 
     The logits lack the term -|x_i|^2 / (2 w^2), which changes neither a softmax over prototypes nor an argmax.
     """
@@ -107,7 +107,7 @@ def similarities(queries: Tensor, keys: Tensor) -> Tensor:
     return queries / math.sqrt(dim) @ keys.transpose(-2, -1)
 
 
-def competing(logits: Tensor) -> Tensor:
+def softmax_over_prototypes(logits: Tensor) -> Tensor:
     """Return the memberships: the softmax over the prototypes of logits, B x heads x K x HW."""
     return logits.softmax(dim=-2, dtype=accumulation_dtype(logits.dtype))
 
@@ -124,12 +124,14 @@ def prototype_sums(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tenso
         Sums of the values weighted by the memberships, B x heads x K x d, and the mass (sum of the memberships) of each
         prototype, B x heads x K.
     """
-    return member_sums(competing(similarities(queries, keys)), values)
+    return member_sums(softmax_over_prototypes(similarities(queries, keys)), values)
 
 
-def spatial_sums(queries: Tensor, keys: Tensor, values: Tensor, prior: Prior) -> tuple[Tensor, Tensor, Tensor]:
+def spatial_sums(
+    queries: Tensor, keys: Tensor, values: Tensor, prior: PriorCoefficients
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `prototype_sums` with a spatial prior; also the moments for `mean_positions`, B x K x 2."""
-    memberships = competing(similarities(queries, keys) + prior.logits()[:, None])
+    memberships = softmax_over_prototypes(similarities(queries, keys) + prior.logits()[:, None])
     return *member_sums(memberships, values), spatial_moments(memberships, prior.pixels)
 
 
@@ -145,7 +147,7 @@ def member_sums(memberships: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
     return sums, memberships.sum(dim=-1, dtype=accumulation_dtype(memberships.dtype))
 
 
-def means(sums: Tensor, mass: Tensor) -> Tensor:
+def divide_by_mass(sums: Tensor, mass: Tensor) -> Tensor:
     """Divide sums (B x heads x K x d) by masses (B x heads x K); the mean of an empty prototype is zero."""
     mass = mass[..., None]
     # Division by a mass near zero would also make the gradient explode.
@@ -190,7 +192,7 @@ def cell_means_by_products(tokens: Tensor, size: tuple[int, int], grid: tuple[in
 
 
 @torch.no_grad()
-def nearest_prototype(features: Tensor, centers: Tensor, prior: Prior | None = None) -> Tensor:
+def nearest_prototype(features: Tensor, centers: Tensor, prior: PriorCoefficients | None = None) -> Tensor:
     """Return the index of the prototype of largest cosine similarity to each feature, plus the prior if there is one.
 
     Without a prior the norm of a feature does not change its nearest prototype, so only the prototypes are normalized.
@@ -205,17 +207,17 @@ def nearest_prototype(features: Tensor, centers: Tensor, prior: Prior | None = N
     """
     with full_precision(features):  # half precision changes the argmax of a few percent of the pixels
         if prior is None:
-            return (features.float() @ directions(centers).transpose(1, 2)).argmax(dim=-1)
-        similarity = directions(features) @ directions(centers).transpose(1, 2)
+            return (features.float() @ unit_vectors(centers).transpose(1, 2)).argmax(dim=-1)
+        similarity = unit_vectors(features) @ unit_vectors(centers).transpose(1, 2)
         return (similarity + prior.logits().transpose(1, 2)).argmax(dim=-1)
 
 
-def directions(centers: Tensor) -> Tensor:
-    """Normalize centers, B x K x C, to length 1 in float32."""
-    return F.normalize(centers.float(), dim=-1)
+def unit_vectors(vectors: Tensor) -> Tensor:
+    """Normalize vectors, ... x C, to length 1 in float32."""
+    return F.normalize(vectors.float(), dim=-1)
 
 
-def take(prototypes: Tensor, assignment: Tensor) -> Tensor:
+def gather_assigned(prototypes: Tensor, assignment: Tensor) -> Tensor:
     """Gather the prototype (B x K x C) that each pixel is assigned to (B x HW): B x HW x C."""
     return prototypes.gather(1, assignment[..., None].expand(-1, -1, prototypes.shape[-1]))
 
@@ -235,7 +237,9 @@ def gated(queries: Tensor, keys: Tensor, values: Tensor, alpha: Tensor, beta: Te
         B x HW x C.
     """
     heads = alpha.shape[0]
-    own_keys, own_values = (split_heads(take(projection, assignment), heads) for projection in (keys, values))
+    own_keys, own_values = (
+        split_heads(gather_assigned(projection, assignment), heads) for projection in (keys, values)
+    )
     similarity = F.cosine_similarity(split_heads(queries, heads), own_keys, dim=-1)
     gate = torch.sigmoid(alpha[:, None] * similarity + beta[:, None])
     return merge_heads(gate[..., None] * own_values)
@@ -249,7 +253,7 @@ def synchronize(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
-    prior: Prior | None = None,
+    prior: PriorCoefficients | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Assign each pixel to its nearest prototype and return the gated values.
 
@@ -294,7 +298,7 @@ def spread(d_means: Tensor, added: Tensor, size: tuple[int, int], grid: tuple[in
     return d_tokens + added.float()
 
 
-def finish(
+def m_step(
     parts: tuple[Tensor, Tensor],
     before: Tensor,
     outputs: tuple[Tensor, Tensor, Tensor],
@@ -304,15 +308,15 @@ def finish(
     normalize: bool,
     residual: bool,
 ) -> None:
-    """As `center_kernels.finish`."""
+    """As `center_kernels.m_step`."""
     sums, mass = (part.sum(dim=0) for part in parts)
-    centers = (means(sums, mass) if normalize else sums).flatten(2)
+    centers = (divide_by_mass(sums, mass) if normalize else sums).flatten(2)
     centers = before + centers if residual else centers
     for output, value in zip(outputs, (sums.flatten(2), mass, centers), strict=True):
         output.copy_(value)
     projected.copy_(F.linear(centers, *layer))
     if halves is not None:
-        scaled = HALVES_SCALE * directions(centers)
+        scaled = HALVES_SCALE * unit_vectors(centers)
         halves[0].copy_(scaled)
         halves[1].copy_(scaled - halves[0])
 

@@ -18,7 +18,7 @@ from protoformer.models.kernels.common_kernels import (
     split_halves,
     store_rows,
 )
-from protoformer.models.kernels.reference import Prior
+from protoformer.models.kernels.reference import PriorCoefficients
 from protoformer.models.kernels.tiles import PRECISIONS, Tile, launch, padded, split, with_contiguous_rows
 
 CHUNK = 128
@@ -132,7 +132,7 @@ def synchronize(
     values: Tensor,
     alpha: Tensor,
     beta: Tensor,
-    prior: Prior | None = None,
+    prior: PriorCoefficients | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As `reference.synchronize`.
 
