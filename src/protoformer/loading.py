@@ -21,11 +21,10 @@ from protoformer.io.files import short_repr
 from protoformer.io.image_input import ImageLike
 from protoformer.models.config import PRESETS, REGRESSORS, preset
 from protoformer.models.encoder import Encoder
-from protoformer.models.initialization import meta_init
 from protoformer.models.pretrained import load_weights, packaged_weights
 from protoformer.models.profiling import count_operations, count_parameters, count_parts
 from protoformer.models.protoformer import TASKS, ProtoFormer, build_network
-from protoformer.models.runtime import Precision, ProgressCallback, checked_device, use_half_precision
+from protoformer.models.runtime import Precision, ProgressCallback, checked_device, meta_init, use_half_precision
 from protoformer.segmentation.predictor import SegmentationPredictor
 from protoformer.stabilization.online import StabilizedVideo
 from protoformer.stabilization.predictor import StabilizationPredictor

@@ -14,9 +14,9 @@ from protoformer.ablation.summary import RunResult, read_result, write_result
 from protoformer.errors import InputError
 from protoformer.io.files import make_folder
 from protoformer.models.config import ModelConfig
-from protoformer.models.initialization import meta_init
 from protoformer.models.profiling import count_operations, count_parameters
 from protoformer.models.protoformer import build_network
+from protoformer.models.runtime import meta_init
 from protoformer.tasks import task_of
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.distributed import StopRequest, launch

@@ -28,10 +28,9 @@ from torch import Tensor, nn
 
 from protoformer.geometry.warps import Padding
 from protoformer.models.config import EncoderConfig
-from protoformer.models.initialization import init_for_relu
 from protoformer.models.kernels import fused
 from protoformer.models.kernels.mixing import Weights
-from protoformer.models.layers import FeedForward, MapNorm, PositionConv, TokenNorm, WindowAttention
+from protoformer.models.layers import FeedForward, MapNorm, PositionConv, TokenNorm, WindowAttention, init_for_relu
 from protoformer.models.prototyping import Prototypes, Prototyping
 from protoformer.models.runtime import map_size, maps_to_tokens, tokens_to_maps
 from protoformer.models.synchronization import SYNCHRONIZATIONS, LatentSynchronization

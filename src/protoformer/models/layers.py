@@ -321,3 +321,21 @@ class _Activate(torch.autograd.Function):
         with torch.cuda.device_of(output):
             d_output = d_output.contiguous()
             return *layer_kernels.activate_gradient(d_output, output, bias, ctx.relu, ctx.width), None
+
+
+def init_for_relu(module: nn.Module) -> None:
+    """Initialize every convolution of a module for a ReLU after it (He et al., 2015)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+def init_for_gates(module: nn.Module) -> None:
+    """Initialize every convolution of a module for a sigmoid or tanh after it (Glorot and Bengio, 2010)."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            nn.init.xavier_uniform_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)

@@ -23,9 +23,8 @@ from torch import Tensor, nn
 from protoformer.errors import InputError, shorten
 from protoformer.io.files import open_input, short_repr, write_atomically
 from protoformer.models.config import ModelConfig
-from protoformer.models.initialization import meta_init
 from protoformer.models.protoformer import HEADS, SECTIONS, TASKS, ProtoFormer, build_network
-from protoformer.models.runtime import Precision, checked_device, use_half_precision
+from protoformer.models.runtime import Precision, checked_device, meta_init, use_half_precision
 
 MAX_HEADER_BYTES = 2**22
 """Largest header that is read; headers of this package have about 50 kB."""

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.models.config import ModelConfig
-from protoformer.models.initialization import meta_init
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.models.runtime import CudaGraph, flop_counter, use_half_precision
+from protoformer.models.runtime import CudaGraph, flop_counter, meta_init, use_half_precision
 
 
 def count_parameters(module: nn.Module) -> int:

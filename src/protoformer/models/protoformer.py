@@ -39,7 +39,7 @@ from protoformer.models.heads.depth import DepthHead, DepthPrediction, depth_pad
 from protoformer.models.heads.flow import FlowHead, FlowPrediction, flow_padding
 from protoformer.models.heads.stabilization import StabilizationHead, StabilizationPrediction
 from protoformer.models.heads.tracking import Template, TrackingHead, TrackingPrediction
-from protoformer.models.initialization import float32_by_default, meta_init
+from protoformer.models.runtime import float32_by_default, meta_init
 
 TASKS = ("flow", "depth", "track", "stabilize")
 """Names of the tasks, each the method of `ProtoFormer` that runs its head."""

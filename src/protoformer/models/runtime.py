@@ -1,12 +1,13 @@
-"""Range of images, precision, tensor layouts, CUDA graphs and operation counting shared by all networks."""
+"""Range of images, precision, tensor layouts, construction on the meta device, CUDA graphs and operation counting."""
 
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from protoformer.errors import InputError
 from protoformer.io.files import short_repr
@@ -211,3 +212,56 @@ def flop_counter() -> "FlopCounterMode":
         if operator not in flop_registry:
             register_flop_formula(operator)(formula)
     return FlopCounterMode(display=False)
+
+
+@contextmanager
+def meta_init() -> Iterator[None]:
+    """Build networks on the meta device within this context: with shapes and without values."""
+    with torch.device("meta"), _SkipInit():
+        yield
+
+
+class _SkipInit(TorchFunctionMode):
+    """Skip the initialization of meta tensors, for which torch would import its compiler (about a second)."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if function is Tensor.normal_ or getattr(function, "__module__", None) == nn.init.__name__:
+            tensor = args[0] if args else options["tensor"]
+            if tensor.is_meta:
+                return tensor
+        return function(*args, **options)
+
+
+_FLOATING = frozenset({torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn, torch.linspace, torch.logspace})
+"""Functions that create tensors of torch's default dtype if none is given."""
+
+
+@contextmanager
+def float32_by_default() -> Iterator[None]:
+    """Create new tensors in float32 within this context, whatever torch's default dtype is.
+
+    Networks compute in float32, and their random weights must not depend on the default. In contrast to
+    `torch.set_default_dtype`, the context applies to the current thread only.
+    """
+    if torch.get_default_dtype() == torch.float32:
+        yield
+        return
+    with _Float32():
+        yield
+
+
+class _Float32(TorchFunctionMode):
+    """Set the dtype to float32 where a new tensor would have the default dtype."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        options = kwargs or {}
+        if function in _FLOATING and options.get("dtype") is None:
+            options = {**options, "dtype": torch.float32}
+        output = function(*args, **options)
+        is_new = function is torch.tensor and options.get("dtype") is None
+        return output.float() if is_new and output.dtype == torch.get_default_dtype() else output

@@ -22,8 +22,7 @@ from protoformer.geometry.warps import Padding, pixel_grid, upsample_2x
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import EMBEDDINGS, Stage, build_block
 from protoformer.models.heads.update import Prepared, SeparableGRU, upsample
-from protoformer.models.initialization import init_for_relu
-from protoformer.models.layers import ActivatedConv
+from protoformer.models.layers import ActivatedConv, init_for_relu
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import ProgressCallback, map_size
 

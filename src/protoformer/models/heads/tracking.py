@@ -21,8 +21,7 @@ from protoformer.geometry.regions import box_edges, box_from_edges, clip_boxes, 
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES, build_block
-from protoformer.models.initialization import init_for_relu
-from protoformer.models.layers import ActivatedConv, Attention, FeedForward, TokenNorm, sine_positions
+from protoformer.models.layers import ActivatedConv, Attention, FeedForward, TokenNorm, init_for_relu, sine_positions
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
 
 SURROUNDINGS_SCALE = 2.0

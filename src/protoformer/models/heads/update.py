@@ -13,9 +13,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from protoformer.geometry.warps import convex_upsample
-from protoformer.models.initialization import init_for_gates, init_for_relu
 from protoformer.models.kernels.dispatch import is_cpu_inference, use_kernels
-from protoformer.models.layers import ActivatedConv
+from protoformer.models.layers import ActivatedConv, init_for_gates, init_for_relu
 from protoformer.models.runtime import full_precision, to_autocast_dtype
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from protoformer.models.config import PRESETS
-from protoformer.models.initialization import meta_init
 from protoformer.models.protoformer import TASKS, build_network
+from protoformer.models.runtime import meta_init
 
 
 @pytest.mark.parametrize("task", TASKS)
