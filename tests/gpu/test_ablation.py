@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a C
 
 def recipes(task: str) -> list[Recipe]:
     base = base_recipe(task, "tiny", ["data.batch_size=2", "data.crop_size=[64, 64]"], graph=True)
-    plan = plan_ablation(select_tables("all"), 1, base, RunBudget(steps=9), EvaluationPlan((), (64, 64)))
+    plan = plan_ablation(select_tables("all", task), 1, base, RunBudget(steps=9), EvaluationPlan((), (64, 64)))
     return [run.recipe for run in plan.runs.values()]
 
 

@@ -31,9 +31,11 @@ def test_a_mixer_with_one_group_disabled_is_the_same(group, settings, dtype, mix
     for parameter in module.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     tokens = numbers.random(2, SIZE[0] * SIZE[1], 32, seed=0, dtype=torch.float32)
+    exact = outputs_and_gradients(module, tokens, torch.float32, numbers)
     expected = outputs_and_gradients(module, tokens, dtype, numbers)
     with disabled(group):
         output = outputs_and_gradients(module, tokens, dtype, numbers)
-    for one, other in zip(output, expected, strict=True):
+    for one, other, reference in zip(output, expected, exact, strict=True):
         assert one.dtype == other.dtype
-        assert numbers.error(one, other) < 2 * numbers.tolerance[dtype]
+        # In half precision, two versions round differently, and each may be as far from the other as from float32.
+        assert numbers.error(one, other) < max(2 * numbers.tolerance[dtype], numbers.error(other, reference))

@@ -132,7 +132,7 @@ def test_compiled_steps_equal_eager_steps(
     same_steps: Callable[[Engine, Engine, list[dict[str, Tensor]], Recipe], None],
     exact_convolutions: None,
 ) -> None:
-    same_steps(engine(speed="eager"), engine(execution=speed), batches(steps), RECIPE)
+    same_steps(engine(execution="eager"), engine(execution=speed), batches(steps), RECIPE)
 
 
 @pytest.mark.parametrize("speed", ["eager", "graph"])

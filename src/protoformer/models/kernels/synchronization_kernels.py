@@ -71,9 +71,9 @@ def synchronize_kernel(
         similarity = tl.dot(lower, center_upper, similarity)
         similarity = tl.dot(upper, center_upper, similarity)
     if has_prior:
-        slope_x, slope_y, offset = load_prior(coefficients, image * num_prototypes + prototype, exists)
+        slope_x, slope_y, logit = load_prior(coefficients, image * num_prototypes + prototype, exists)
         x, y = load_positions(positions, pixel, inside)
-        similarity = similarity / (tl.maximum(tl.sqrt(square), 1e-12) * SCALE)[:, None] + offset[None, :]
+        similarity = similarity / (tl.maximum(tl.sqrt(square), 1e-12) * SCALE)[:, None] + logit[None, :]
         similarity += x[:, None] * slope_x[None, :] + y[:, None] * slope_y[None, :]
     similarity = tl.where(exists[None, :], similarity, float("-inf"))
     nearest = tl.argmax(similarity, 1)
