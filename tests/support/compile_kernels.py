@@ -62,7 +62,9 @@ def compile_only(source: Any, target: GPUTarget, options: dict[str, Any], **_: A
 
 def compile_mixer(settings: dict[str, Any], channels: int, heads: int, dtype: torch.dtype) -> None:
     """Compile the kernels of CAP, LS and their gradients."""
-    mixer = Mixer(Prototyping(channels, heads, 12, num_iterations=2, **settings), LatentSynchronization(channels, heads))
+    mixer = Mixer(
+        Prototyping(channels, heads, 12, num_iterations=2, **settings), LatentSynchronization(channels, heads)
+    )
     tokens: Tensor = torch.randn(2, 35, channels).requires_grad_()
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         output, prototypes = mixer(tokens, (7, 5))
