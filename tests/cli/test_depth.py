@@ -149,4 +149,4 @@ def test_the_demonstration_shows_depth_where_there_are_weights(folder: Path, mon
     monkeypatch.setattr(demo_command, "packaged_weights", lambda task: Path(f"{task}.safetensors"))
     monkeypatch.setattr(demo_command, "load", lambda _: model)
     (section,) = demo_command._depth_sections()
-    assert section.title == "Depth" and len(section.figures) == 5 and "mean relative error" in section.text
+    assert section.title == "Synthetic: depth" and len(section.figures) == 5 and "mean relative error" in section.text

@@ -42,7 +42,7 @@ def test_a_graph_of_one_size_does_what_the_library_does(protoformer) -> None:
         "format": "pt2",
         "size": [70, 84],
         "model": "tiny",
-        "updates": 1,
+        "num_updates": 1,
         "checked": [[70, 84]],
         "difference": summary["difference"],
         "bytes": Path("flow.pt2").stat().st_size,

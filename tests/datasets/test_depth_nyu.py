@@ -1,5 +1,6 @@
 """NYUv2 in its two layouts: folders of pictures, and the official file."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from protoformer.datasets.depth import NyuV2, kinect
-from protoformer.errors import InputError
+from protoformer.errors import InputError, install_command
 from protoformer.io.image import write_image
 
 HEIGHT, WIDTH = 3, 4
@@ -167,7 +168,7 @@ def test_another_file_is_refused(tmp_path: Path) -> None:
 
 def test_without_h5py_it_is_said_what_to_install(official: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(InputError, match=r'requires h5py, .* pip install "protoformer\[mat\]"'):
+    with pytest.raises(InputError, match=f"requires h5py, .*{re.escape(install_command('mat'))}"):
         NyuV2(official)
 
 

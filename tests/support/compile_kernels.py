@@ -2,8 +2,8 @@
 
     TRITON_INTERPRET=0 python tests/support/compile_kernels.py
 
-The interpreter runs kernels as Python, so it accepts what the compiler refuses, such as a variable that changes its type.
-Here every launch compiles its kernel and does not run it; outputs stay uninitialized.
+The interpreter runs kernels as Python, so it accepts what the compiler refuses, such as a variable that changes its
+type. Here every launch compiles its kernel and does not run it; outputs stay uninitialized.
 """
 
 import itertools

@@ -1,5 +1,6 @@
 """One loop turns the results of a video into a video, further files, or both."""
 
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -116,6 +117,28 @@ def test_an_interruption_keeps_partial_outputs_and_reports_them(tmp_path: Path) 
     assert len(list(open_video(tmp_path / "out.partial.mp4").frames())) == 3
     assert (tmp_path / "out.partial.csv").read_text() == "number\n0\n1\n2\n"
     assert (tmp_path / "out.mp4").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_frame_that_is_interrupted_while_it_is_written_counts(tmp_path: Path, number: signal.Signals) -> None:
+    class InterruptedWriter(VideoWriter):
+        def write(self, image: np.ndarray, time: float | Fraction | None = None) -> None:
+            super().write(image, time)
+            if self.frames == 2:
+                signal.raise_signal(number)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(number, stop)
+    try:
+        with pytest.raises(PipelineInterrupt) as interrupt:
+            run_pipeline(results(5), draw, InterruptedWriter(tmp_path / "out.mp4", fps=10))
+        assert signal.getsignal(number) is stop
+    finally:
+        signal.signal(number, previous)
+    assert interrupt.value.outcome.num_frames == 2
+    assert len(list(open_video(tmp_path / "out.partial.mp4").frames())) == 2
 
 
 def test_an_interruption_before_the_first_result_keeps_nothing(tmp_path: Path) -> None:

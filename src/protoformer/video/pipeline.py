@@ -1,10 +1,12 @@
 """The loop that turns a video into a video: predict, draw, write. Shared by all commands, batches and web tabs."""
 
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -109,6 +111,27 @@ def read_ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
                 each.cancel()
 
 
+@contextmanager
+def defer_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM to the end of the context, so that a frame and its count belong together.
+
+    Only the main thread receives signals; elsewhere the context does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(each))]
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in received:
+            signal.raise_signal(each)
+
+
 def run_pipeline(
     results: Iterable[Result],
     draw: Callable[[Result], ImageArray] | None = None,
@@ -145,11 +168,12 @@ def run_pipeline(
                 stack.enter_context(output)
             for result in results:
                 image = None if draw is None else draw(result)
-                if writer is not None and image is not None:
-                    writer.write(image, result.time)
+                with defer_interrupts():
+                    if writer is not None and image is not None:
+                        writer.write(image, result.time)
+                    num_frames += 1
                 if on_result is not None:
                     on_result(result, image)
-                num_frames += 1
                 if progress is not None:
                     progress(num_frames)
                 if keep_going is not None and not keep_going():
