@@ -3,8 +3,9 @@
     python benchmarks/speed.py --root data --busy --json out/speed.json
 
 Frames are a texture under a shaking camera. Times are the median over the frames of a clip, or of `--repeats` calls,
-after one to warm up; the time of all cores is the least of any call. Memory is what a call takes beyond what was held
-before. Stabilization is timed from a file to a file, and the commands from the start of their process to its end.
+after one to warm up, or three on a GPU; the time of all cores is the least of any call. Memory is what a call takes
+beyond what was held before. Stabilization is timed from a file to a file, and the commands from the start of their
+process to its end.
 `--root` has Sintel and Middlebury in their official layouts, for the end-point error of the methods of flow (each pair
 weighted equally). `--busy` repeats stabilization and the commands beside one spinning process per core. vid.stab needs
 an ffmpeg with it, and RAFT-large needs torchvision.
@@ -58,6 +59,10 @@ SIZES = {"440x1024": (440, 1024), "480p": (480, 854), "720p": (720, 1280), "1080
 """(height, width) by name."""
 STABILIZED_FRAMES = 60
 """Frames of the clip that is stabilized."""
+BATCH_SIZE = 8
+"""Pairs in a batch, where the throughput of batches is measured."""
+GPU_WARM_UP = 2
+"""Further calls that are not timed on a GPU, as kernels are compiled for new sizes."""
 SHAKE = 3.0
 """Standard deviation of the camera's position from frame to frame, pixels."""
 DATASETS = {"sintel": "Sintel", "middlebury": "Middlebury"}
@@ -100,8 +105,10 @@ def shaky_frames(size: tuple[int, int], count: int) -> list[ImageArray]:
 
 
 def time_call(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float, float | None]:
-    """Return the milliseconds of a call after the first, the least of all cores, and the memory of the first."""
+    """Return the milliseconds of a call, the least of all cores, and the memory of the first, which is not timed."""
     mib = peak_mib(step, device)
+    for _ in range(GPU_WARM_UP if device.type == "cuda" else 0):
+        step()
     elapsed, of_cores = zip(*(time_once(step, device) for _ in range(repeats)), strict=True)
     return statistics.median(elapsed), min(of_cores), mib
 
@@ -117,11 +124,13 @@ def time_once(step: Callable[[], object], device: torch.device) -> tuple[float, 
 
 def flow_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
     """Measure flow along a clip, where each frame is encoded once."""
-    frames = shaky_frames(SIZES[size], repeats + 3)
+    frames = shaky_frames(SIZES[size], repeats + GPU_WARM_UP + 3)
     model = load("flow", str(device))
     for name, options in (("protoformer flow", {"zoom": 1}), ("protoformer flow --fast", FAST)):
-        video = iter(model.flow_video(iter(frames), **options))
+        video = iter(model.flow_video(iter(frames), batch_size=1, **options))
         yield Cost("flow", name, size, *time_call(lambda: next(video), device, repeats))  # noqa: B023
+    if device.type == "cuda" and size != "4k":  # one pair of 4k fills the GPU
+        yield _batched_flow_cost(model, size, device, repeats)
     pair = tuple(torch.from_numpy(frame).permute(2, 0, 1).float() / 255 for frame in frames[:2])
     for name in BASELINES:
         step = partial(baseline_flow, name, *pair)
@@ -132,6 +141,15 @@ def flow_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
         print(f"RAFT-large is left out: {error}", file=sys.stderr)
     else:
         yield Cost("flow", cost.name, size, cost.milliseconds, math.nan, cost.mib)
+
+
+def _batched_flow_cost(model: FlowPredictor, size: str, device: torch.device, repeats: int) -> Cost:
+    """Measure flow along a clip whose pairs are predicted `BATCH_SIZE` at a time."""
+    frames = shaky_frames(SIZES[size], BATCH_SIZE * (repeats + GPU_WARM_UP + 1) + 1)
+    video = iter(model.flow_video(iter(frames), batch_size=BATCH_SIZE, zoom=1))
+    elapsed, of_cores, mib = time_call(lambda: list(islice(video, BATCH_SIZE)), device, repeats)
+    name = f"protoformer flow, batches of {BATCH_SIZE}"
+    return Cost("flow", name, size, elapsed / BATCH_SIZE, of_cores / BATCH_SIZE, mib)
 
 
 def depth_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
@@ -145,7 +163,7 @@ def depth_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]
 
 def track_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
     """Measure tracking of one object."""
-    frames, (height, width) = shaky_frames(SIZES[size], 10 * repeats + 3), SIZES[size]
+    frames, (height, width) = shaky_frames(SIZES[size], 10 * repeats + GPU_WARM_UP + 3), SIZES[size]
     box = (width // 2 - 40, height // 2 - 30, 80, 60)
     tracker = load("track", str(device)).tracker(frames[0], box)
     steps: dict[str, Callable[[ImageArray], object]] = {"protoformer track": tracker.update}
@@ -267,7 +285,7 @@ def cost_table(costs: list[Cost], device: torch.device) -> Table:
     for cost in costs:
         rate = "" if cost.task.startswith(("start", "busy: start")) else f"{1000 / cost.milliseconds:.1f}"
         mib = "" if cost.mib is None else f"{cost.mib:.0f}"
-        times = (f"{each:.0f}" for each in (cost.milliseconds, cost.cpu_milliseconds))
+        times = (f"{each:.{0 if each >= 100 else 1}f}" for each in (cost.milliseconds, cost.cpu_milliseconds))
         table.add_row(cost.task, cost.method, cost.size, *times, rate, mib, cost.accuracy)
     return table
 
