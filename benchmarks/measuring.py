@@ -57,7 +57,7 @@ def peak_mib(run: Callable[[], object], device: torch.device) -> float | None:
 
 
 def captured(run: Callable[[], object]) -> Callable[[], None]:
-    """The same call, recorded once in a CUDA graph and replayed."""
+    """The same call, recorded once in a CUDA graph and replayed; it keeps `run` alive, whose tensors the graph uses."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -67,4 +67,8 @@ def captured(run: Callable[[], object]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
-    return graph.replay
+
+    def replay(_owner: Callable[[], object] = run) -> None:
+        graph.replay()
+
+    return replay
