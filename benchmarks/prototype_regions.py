@@ -2,18 +2,19 @@
 
     python benchmarks/prototype_regions.py --json out/prototype_regions.json
 
-Synthetic scenes with known segmentations are used. Things: independently moving objects and the background. Motions:
-surfaces, joined where their mean true motions differ by less than a pixel. Every method has about as many regions as
-the network has prototypes, more than there are true segments, so the adjusted Rand index of the regions as they are
-is near 0, and two others are given: "best", with each region assigned to the true segment that it shares most pixels
-with (an upper bound that uses the ground truth); and "moving", of the moving parts computed from the regions and the
-estimated flow, in the same way for all methods and without the true number of segments. Parts: their number. A grid of
-squares shows what the position and the flow alone contribute. Joined: share of neighboring cells with one region, at
-the cells of the layer (baselines: at those of the first layer). Recall: fraction of the true object boundaries within
-2 pixels of a region boundary; edges: fraction of all pixels at a region boundary, which recall has to be compared with.
+Synthetic scenes with known segmentations are used. Objects: independently moving objects and the background ("things"
+in the JSON file). Motions: surfaces, joined where their mean true motions differ by less than a pixel. Every method has
+about as many regions as the network has prototypes, more than there are true segments, so the adjusted Rand index
+(ARI) of the regions as they are is near 0, and two others are given: "best", with each region assigned to the true
+segment that it shares most pixels with (an upper bound that uses the ground truth); and "moving", of the moving parts
+computed from the regions and the estimated flow, in the same way for all methods and without the true number of
+segments. A grid of squares shows what the position and the flow alone contribute. Neighbors joined: share of
+neighboring cells with one region, at the cells of the layer (baselines: at those of the first layer). Boundary recall:
+fraction of the true object boundaries within 2 pixels of a region boundary; boundary pixels: fraction of all pixels at
+a region boundary, which recall has to be compared with.
 
-Inside and outside: mean change of the flow, pixels, of the pixels of a removed prototype and of all others, when the
-largest prototypes are removed one at a time; ratio: inside divided by outside.
+Change inside and outside: mean change of the flow, pixels, of the pixels of a removed prototype and of all others, when
+the largest prototypes are removed one at a time.
 """
 
 import argparse
@@ -48,6 +49,21 @@ REMOVED = ("inside", "outside", "ratio")
 """Columns measured by removing prototypes."""
 COUNTS = ("regions", "parts")
 """Columns of whole numbers."""
+HEADERS = {
+    "regions": "regions",
+    "joined": "neighbors joined",
+    "things_best": "ARI objects, best",
+    "things_moving": "ARI objects, moving",
+    "motions_best": "ARI motions, best",
+    "motions_moving": "ARI motions, moving",
+    "parts": "moving parts",
+    "recall": "boundary recall",
+    "edges": "boundary pixels",
+    "inside": "change inside, px",
+    "outside": "change outside, px",
+    "ratio": "inside / outside",
+}
+"""Headers of the columns of the table, by the key of the JSON file."""
 
 
 @dataclass(frozen=True)
@@ -211,7 +227,7 @@ def main() -> None:
     layers = arguments.layers or [f"{stage}.{depth}" for stage, depth in depths]
     size = (arguments.size[0], arguments.size[1])
     table = Table(title="Agreement of regions with true segments (adjusted Rand index), and with boundaries", box=None)
-    for column in ("family", "method", *(field.name.replace("_", " ") for field in fields(Agreement)), *REMOVED):
+    for column in ("family", "method", *HEADERS.values()):
         table.add_column(column, justify="left" if column in ("family", "method") else "right")
     rows = []
     for family in arguments.families:

@@ -6,8 +6,9 @@ Prints four tables and, with --json, writes the same figures to a file:
     python benchmarks/prototyping.py --device cuda --image photo.jpg
 
 The first table has, over growing maps, the floating-point operations, the time and the peak extra memory of CAP
-(projections and all EM steps) and of one self-attention layer (projections and torch's scaled_dot_product_attention),
-forward, at the same width. The last rows say how much each grows when the pixels grow four times.
+(projections and all EM iterations) and of one self-attention layer (projections and torch's
+scaled_dot_product_attention), forward, at the same width. The last rows say how much each grows when the pixels grow
+four times.
 
 The second has what stands in the place of attention in a block, CAP and then LS with its feed-forward network,
 computed plainly, plainly but compiled, and fused (as it is, and in a CUDA graph); beside it, the block's MLP and

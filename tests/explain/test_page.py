@@ -12,7 +12,7 @@ import torch
 
 import protoformer as pf
 from protoformer.explain.drawing import (
-    draw_em_steps,
+    draw_em_iterations,
     draw_groups,
     draw_parts,
     draw_prototype_frame,
@@ -104,8 +104,8 @@ def test_colors_depend_on_the_family_index_of_any_size() -> None:
 
 
 def test_em_steps_are_side_by_side_and_end_with_the_groups(explanation: pf.Explanation) -> None:
-    shown = draw_em_steps(explanation, "1.1")
-    steps = explanation.first.layer("1.1").num_steps
+    shown = draw_em_iterations(explanation, "1.1")
+    steps = explanation.first.layer("1.1").num_iterations
     assert shown.shape == (44, 60 * (steps + 1), 3)
     assert np.array_equal(shown[:, -60:], draw_groups(explanation, "1.1")[0])
     assert not np.array_equal(shown[:, :60], shown[:, -60:])
@@ -124,7 +124,7 @@ def test_files_contain_the_explanation(explanation: pf.Explanation, tmp_path: Pa
         "2.1-motion.png": (120, 44),
         "2.1-parts.png": (120, 44),
         "2.1-families.png": (120, 44),
-        "2.1-steps.png": (60 * (explanation.first.layer().num_steps + 1), 44),
+        "2.1-steps.png": (60 * (explanation.first.layer().num_iterations + 1), 44),
         "2.1-prototype-3.png": (60, 44),
     }
     record = json.loads((tmp_path / "new" / "out" / "explanation.json").read_text())
@@ -229,4 +229,4 @@ def test_a_network_without_steps_has_a_page_too(model: pf.FlowPredictor, tmp_pat
     pf.save_explanation(tmp_path, explained, prototypes=(0,))
     (first, _) = json.loads((tmp_path / "explanation.json").read_text())["layers"]
     assert first["steps"] == 0 and first["contraction"] is None and first["log_likelihood"] == []
-    assert "there are no steps" in (tmp_path / "index.html").read_text()
+    assert "there are no iterations" in (tmp_path / "index.html").read_text()

@@ -22,8 +22,12 @@ def test_every_map_is_a_partition(explanation: Explanation) -> None:
     for image in explanation.images:
         assert [each.name for each in image.layers] == ["1.1", "2.1"]
         for layer in image.layers:
-            assert layer.maps.shape == (layer.num_steps + 1, -(-37 // layer.trace.stride), -(-61 // layer.trace.stride))
-            for step in range(layer.num_steps + 1):
+            assert layer.maps.shape == (
+                layer.num_iterations + 1,
+                -(-37 // layer.trace.stride),
+                -(-61 // layer.trace.stride),
+            )
+            for step in range(layer.num_iterations + 1):
                 groups = image.groups(layer.name, step)
                 assert sum(group.pixels for group in groups) == 37 * 61
                 assert sum(group.share for group in groups) == pytest.approx(1)
@@ -73,12 +77,13 @@ def test_nearest_returns_the_cells_with_the_most_similar_features(explanation: E
 def test_em_is_recorded_step_by_step(explanation: Explanation) -> None:
     layer = explanation.first.layer("1.1")
     assert (
-        len(layer.log_likelihood) == layer.num_steps + 1 and len(layer.moved) == len(layer.changed) == layer.num_steps
+        len(layer.log_likelihood) == layer.num_iterations + 1
+        and len(layer.moved) == len(layer.changed) == layer.num_iterations
     )
     assert all(0 <= share <= 1 for share in layer.changed)
     many = layer.convergence(6)
     assert many is not None and len(many.distances) == 7
-    assert many.log_likelihood[: layer.num_steps + 1] == pytest.approx(layer.log_likelihood, abs=1e-4)
+    assert many.log_likelihood[: layer.num_iterations + 1] == pytest.approx(layer.log_likelihood, abs=1e-4)
     shorter = layer.convergence(6, likelihood=False)
     assert shorter is not None and shorter.log_likelihood == ()
     assert (shorter.contraction, shorter.drift) == (many.contraction, many.drift)

@@ -88,7 +88,7 @@ def test_the_likelihood_never_falls_where_theory_says_so():
     """Unit features and cosine: EM of a mixture of von Mises-Fisher distributions."""
     for seed in range(5):
         features = F.normalize(features_of(12, 16, 24, batch=1, seed=seed), dim=-1).double()
-        seen = measure_convergence(plain_em(24, 10).double(), features, (12, 16), steps=30)
+        seen = measure_convergence(plain_em(24, 10).double(), features, (12, 16), num_iterations=30)
         rises = torch.tensor(seen.log_likelihood).diff()
         assert (rises > -1e-9).all()
         assert seen.log_likelihood[-1] > seen.log_likelihood[0] + 1e-3
@@ -109,13 +109,13 @@ def test_the_same_holds_for_the_steps_of_cap_on_the_unit_sphere():
 def test_em_contracts_and_the_factor_is_measured():
     assert contraction_factor([2.0 * 0.5**n for n in range(11)]) == pytest.approx(0.5)
     features = F.normalize(features_of(12, 16, 24, batch=1), dim=-1).double()
-    plain = measure_convergence(plain_em(24, 10).double(), features, (12, 16), steps=200)
+    plain = measure_convergence(plain_em(24, 10).double(), features, (12, 16), num_iterations=200)
     assert plain.contraction < 1
     assert plain.drift < 1e-2
     # A residual adds a mean in every step, so there is no fixed point to contract to.
     with_residual = plain_em(24, 10).double()
     with_residual.residual = True
-    assert measure_convergence(with_residual, features, (12, 16), steps=200).drift > 0.5
+    assert measure_convergence(with_residual, features, (12, 16), num_iterations=200).drift > 0.5
 
 
 def test_the_start_is_the_mean_of_each_cell():

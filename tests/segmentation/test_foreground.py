@@ -12,7 +12,7 @@ from protoformer.segmentation.foreground import (
     accumulate,
     chain,
     guided_filter,
-    measure_own_motion,
+    measure_independent_motion,
 )
 
 SIZE = (40, 60)
@@ -67,7 +67,7 @@ def textured_window(count: int) -> MotionWindow:
 
 
 def test_the_object_has_positive_evidence_and_its_residual_motion() -> None:
-    motion = measure_own_motion(textured_window(6), CameraModel(SIZE))
+    motion = measure_independent_motion(textured_window(6), CameraModel(SIZE))
     for evidence, residual in zip(motion.evidence(), motion.residuals, strict=True):
         assert evidence[17:23, 27:33].min() > 1 and evidence[:6].max() < 0
         assert residual[:, 16:24, 26:34].mean(axis=(1, 2)) == pytest.approx([3, 0], abs=0.1)
@@ -76,7 +76,7 @@ def test_the_object_has_positive_evidence_and_its_residual_motion() -> None:
 def test_motion_without_texture_is_no_evidence() -> None:
     window = constant_window(6, (2.0, 0.0), residual=3.0)
     window = replace(window, images=[np.full((*SIZE, 3), 90, np.uint8)] * 6)
-    assert max(evidence.max() for evidence in measure_own_motion(window, CameraModel(SIZE)).evidence()) == 0
+    assert max(evidence.max() for evidence in measure_independent_motion(window, CameraModel(SIZE)).evidence()) == 0
 
 
 def test_evidence_follows_the_flow_to_frames_without_any() -> None:

@@ -77,7 +77,7 @@ def test_an_explanation_tells_whose_it_is_and_how_much_there_is_of_it(tiny: pf.F
     assert repr(explained.first) == f"ImageExplanation(48x32 pixels, {layers} layers)"
     last = explained.first.layer()
     used = f"{len(last.used)} of {last.num_prototypes} prototypes have pixels"
-    assert repr(last) == f"LayerExplanation({last.name}, 48x32 pixels, {used}, {last.num_steps} steps)"
+    assert repr(last) == f"LayerExplanation({last.name}, 48x32 pixels, {used}, {last.num_iterations} iterations)"
 
 
 @pytest.mark.parametrize("task", ["flow", "depth", "track", "stabilize"])

@@ -153,8 +153,8 @@ def tasks_sections(model: Predictor, output: Path) -> tuple[Section, ...]:
         Section(
             "The same on a film",
             "A man turns while the camera pans. The machine beside him is near the camera and becomes a part of the "
-            "same object, and the wall between them an object of its own: strong parallax looks like own motion. Depth "
-            "has mistaken the machine for something far away. "
+            "same object, and the wall between them an object of its own: strong parallax looks like independent "
+            "motion. Depth has mistaken the machine for something far away. "
             f"{tears.legend}",
             tuple(_still(images[TEARS_SHOWN], caption) for caption, images in views.items()),
         ),

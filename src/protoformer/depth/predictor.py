@@ -261,7 +261,7 @@ class DepthPredictor(NetworkPredictor, SummaryRepr):
             explainer=Explainer(self, (image,)),
         )
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return predictor_summary("depth", self.network, self.trained, self.device)
 
 

@@ -296,7 +296,7 @@ class DepthResult(SummaryRepr, Picture):
         """
         return bool(self.confidence.mean() < MIN_CONFIDENCE)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         depth = self.depth.detach().float()
         return (
             format_size(*self.depth.shape[1:]),

@@ -105,12 +105,12 @@ def draw_parts(explanation: Explanation, layer: str | None = None) -> list[Pixel
     return drawn
 
 
-def draw_em_steps(explanation: Explanation, layer: str | None = None) -> Pixels:
-    """Draw the first image after every EM step side by side, the pooled start first: uint8, H x (N + 1) W x 3."""
+def draw_em_iterations(explanation: Explanation, layer: str | None = None) -> Pixels:
+    """Draw the first image after every EM iteration side by side, the pooled start first: uint8, H x (N + 1) W x 3."""
     first_layer, image = explanation.first.layer(layer), to_uint8(explanation.first.image)
     colors = distinct_colors(first_layer.num_prototypes)
-    steps = range(first_layer.num_steps + 1)
-    drawn = [tint_image(image, first_layer.labels(step), colors, outlined=True) for step in steps]
+    iterations = range(first_layer.num_iterations + 1)
+    drawn = [tint_image(image, first_layer.labels(iteration), colors, outlined=True) for iteration in iterations]
     return np.concatenate(drawn, axis=1)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from protoformer.explain.drawing import draw_em_steps, draw_groups, draw_memberships, draw_parts, draw_values
+from protoformer.explain.drawing import draw_em_iterations, draw_groups, draw_memberships, draw_parts, draw_values
 from protoformer.explain.groups import FAMILIES
 from protoformer.explain.record import FAMILY_COUNTS, explanation_record, page_record
 from protoformer.explain.result import Explanation
@@ -37,7 +37,7 @@ STYLE = """
 BODY = """
 <div class="controls">
 <label>Layer <select id="layer"></select></label>
-<label>EM step <input id="step" type="range" min="0"> <output id="at"></output></label>
+<label>EM iteration <input id="step" type="range" min="0"> <output id="at"></output></label>
 <label>Colors <select id="families"></select></label>
 <label>Strength <input id="strength" type="range" min="0" max="100" value="60"></label>
 </div>
@@ -166,7 +166,7 @@ const describe = () => {
   if (!shown) { at('words').textContent = families === PARTS ? partsHint : hint; return; }
   if (families === PARTS) { describePart(of); return; }
   const group = of.images[shown.image].groups[step].find((each) => each.prototype === shown.number);
-  if (!group) { at('words').textContent = `Prototype ${shown.number} has no pixels after this step.`; return; }
+  if (!group) { at('words').textContent = `Prototype ${shown.number} has no pixels after this iteration.`; return; }
   const other = partner(of, shown.image, shown.number);
   const removed = shown.image === 0 && step === of.steps && of.removals[shown.number];
   const effect = !removed ? '' : `\\nWithout it, ${data.unit === 'm' ? 'depth' : 'flow'} changes by ` +
@@ -286,7 +286,7 @@ def save_explanation(
     The files are index.html, the page; explanation.json; and for every layer LAYER-groups.png (colored by prototype),
     LAYER-motion.png or LAYER-depth.png (by the mean motion or depth of the prototype, if known), LAYER-families.png (by
     family of similar prototypes), LAYER-parts.png (by moving part, if there is flow), all with both images side by
-    side; LAYER-steps.png (after each EM step); and LAYER-prototype-N.png (soft membership).
+    side; LAYER-steps.png (after each EM iteration); and LAYER-prototype-N.png (soft membership).
 
     Args:
         folder: Created if it does not exist.
@@ -324,7 +324,7 @@ def _images(explanation: Explanation, name: str, prototypes: tuple[int, ...]) ->
         "motion" if explanation.task == "flow" else "depth": draw_values(explanation, name),
         "families": draw_groups(explanation, name, FAMILIES),
         "parts": draw_parts(explanation, name),
-        "steps": [draw_em_steps(explanation, name)],
+        "steps": [draw_em_iterations(explanation, name)],
     }
     files = {f"{name}-{content}.png": _side_by_side(images) for content, images in drawn.items() if images}
     for prototype in prototypes:
@@ -342,17 +342,17 @@ def _side_by_side(images: list[Pixels]) -> bytes:
 def _convergence(record: dict[str, Any]) -> Section:
     layers = [layer for layer in record["layers"] if layer["steps"]]
     if not layers:
-        return Section("EM steps", "This network pools its prototypes without EM: there are no steps.")
+        return Section("EM iterations", "This network pools its prototypes without EM: there are no iterations.")
     plots = (
         ("log_likelihood", "nats per pixel", "log-likelihood of the pixels, from the pooled start on", 0),
-        ("changed", "fraction", "cells whose assignment a step changed", 1),
-        ("moved", "fraction of length", "mean distance that a step moved the prototypes", 1),
+        ("changed", "fraction", "cells whose assignment an iteration changed", 1),
+        ("moved", "fraction of length", "mean distance that an iteration moved the prototypes", 1),
     )
     figures = tuple(
-        Figure(line_plot([_curve(layer, key, first) for layer in layers], "EM step", unit), caption)
+        Figure(line_plot([_curve(layer, key, first) for layer in layers], "EM iteration", unit), caption)
         for key, unit, caption, first in plots
     )
-    head = ("layer", "prototypes with pixels", "contraction per step", "drift after 40 steps")
+    head = ("layer", "prototypes with pixels", "contraction per iteration", "drift after 40 iterations")
     rows = tuple(
         (
             layer["name"],
@@ -362,13 +362,13 @@ def _convergence(record: dict[str, Any]) -> Section:
         )
         for layer in layers
     )
-    text = "Each layer starts with pooled prototypes, and EM steps move them to their pixels."
+    text = "Each layer starts with pooled prototypes, and EM iterations move them to their pixels."
     below = (
-        "The contraction is the factor by which a step shrinks the distance to the prototypes after 40 steps. Drift "
-        "is the length of the last of these steps relative to the first: near 0 EM has converged, near 1 it keeps "
-        "moving, and above 1 it diverges."
+        "The contraction is the factor by which an iteration shrinks the distance to the prototypes after 40 iterations."
+        " Drift is the length of the last of these iterations relative to the first: near 0 EM has converged, near 1 it "
+        "keeps moving, and above 1 it diverges."
     )
-    return Section("EM steps", text, figures, (head, *rows), below)
+    return Section("EM iterations", text, figures, (head, *rows), below)
 
 
 def _curve(layer: dict[str, Any], key: str, first: int) -> Curve:

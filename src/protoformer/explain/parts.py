@@ -31,7 +31,7 @@ MAX_PIECES, MAX_FLOW_JUMP = 8192, 64.0
 MAX_DISTANT_PARTS = 128
 """Number of largest parts that may be joined without touching, to bound the time."""
 TOLERANCE = 0.5
-"""Allowed increase of the misfit by a join, pixels, root mean square over the smaller part."""
+"""Allowed increase of the residual by a join, pixels, root mean square over the smaller part."""
 RELATIVE_TOLERANCE = 0.02
 """Added to the tolerance, as a fraction of the speed of the slower part; fast flow is less exact."""
 MIN_PART = 1 / 400
@@ -44,8 +44,8 @@ BORDER_ROUNDS = 10
 """Number of refinements of the borders."""
 SMOOTHNESS = 0.15
 """Cost of a neighbor in another part for a pixel at a border, pixels squared."""
-MAX_MISFIT = 4.0
-"""Largest misfit of a pixel at a border, pixels squared."""
+MAX_RESIDUAL = 4.0
+"""Largest residual of a pixel at a border, pixels squared."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +111,7 @@ class MotionSums:
         return solution
 
     def residual(self) -> Tensor:
-        """Return the weighted squared misfit of the motions, with the penalty: n, pixels squared."""
+        """Return the weighted squared residual of the motions, with the penalty: n, pixels squared."""
         return (self.squares - (self.products * self.motions()).sum(dim=(1, 2))).clamp_min(0)
 
     def speed(self) -> Tensor:
@@ -266,9 +266,9 @@ def _refine_borders(parts: Tensor, flow: Tensor, motions: Tensor) -> Tensor:
         border = (neighborhood != neighborhood[0]).any(dim=0).nonzero().flatten()
         candidates = neighborhood[:, border]  # 9 x m: the current part first, so that it wins ties
         predicted = torch.einsum("cmtk,mt->cmk", motions[candidates], terms[border])
-        misfit = (predicted - vectors[border]).square().sum(dim=2).clamp(max=MAX_MISFIT)
+        residual = (predicted - vectors[border]).square().sum(dim=2).clamp(max=MAX_RESIDUAL)
         disagreeing = (candidates[:, None] != candidates[1:]).sum(dim=1)
-        best = (misfit + SMOOTHNESS * disagreeing).argmin(dim=0)
+        best = (residual + SMOOTHNESS * disagreeing).argmin(dim=0)
         assigned = candidates.gather(0, best[None])[0]
         if torch.equal(assigned, candidates[0]):
             break
@@ -314,7 +314,7 @@ class MovingParts(SummaryRepr):
     second: Tensor
     parts: tuple[MovingPart, ...]
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return (format_size(*self.labels.shape), format_count(len(self.parts), "part"))
 
 

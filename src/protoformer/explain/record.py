@@ -29,10 +29,10 @@ def explanation_record(
     """Return an explanation as JSON.
 
     The keys are task, trained, unit (of means and spreads: px or m), width, height and layers. Each layer has name,
-    stride, prototypes (K), steps (N), log_likelihood, changed, moved, contraction and drift of EM (null without EM),
-    matches, the assignment (rows of indices) and groups of each image, the effects of removing prototypes of the first
-    image, and the moving parts (null without flow): run-length encoded maps of both images, row by row (a part, its
-    number of pixels, the next part, ...; -1 is none), and their description.
+    stride, prototypes (K), steps (N, of EM), log_likelihood, changed, moved, contraction and drift of EM (null without
+    EM), matches, the assignment (rows of indices) and groups of each image, the effects of removing prototypes of the
+    first image, and the moving parts (null without flow): run-length encoded maps of both images, row by row (a part,
+    its number of pixels, the next part, ...; -1 is none), and their description.
 
     Args:
         explanation: The explanation.
@@ -57,7 +57,7 @@ def explanation_record(
 
 
 def page_record(explanation: Explanation, names: tuple[str, ...] | None = None, removals: int = 0) -> dict[str, Any]:
-    """Return the data of the page's script: images, the map and groups of every step, matches, removals and colors."""
+    """Return the data of the page's script: images, maps and groups by iteration, matches, removals and colors."""
     return {
         "unit": UNITS[explanation.task],
         "images": [
@@ -85,7 +85,7 @@ def _layer(explanation: Explanation, name: str, removals: int) -> dict[str, Any]
         "name": name,
         "stride": layer.trace.stride,
         "prototypes": layer.num_prototypes,
-        "steps": layer.num_steps,
+        "steps": layer.num_iterations,
         "log_likelihood": [round(value, 6) for value in layer.log_likelihood],
         "changed": [round(value, 6) for value in layer.changed],
         "moved": [round(value, 6) for value in layer.moved],
@@ -133,7 +133,7 @@ def _page_layer(explanation: Explanation, name: str, removals: int) -> dict[str,
         "name": name,
         "stride": layer.trace.stride,
         "wide": _index_bytes(layer),
-        "steps": layer.num_steps,
+        "steps": layer.num_iterations,
         "colors": colors,
         "matches": [[match.first, match.second, round(match.similarity, 3)] for match in explanation.matches(name)],
         "values": [hex_colors(colors) for colors in value_colors(explanation, name)],
@@ -169,7 +169,7 @@ def _page_image(image: ImageExplanation, name: str) -> dict[str, Any]:
         "columns": columns,
         "inputSize": list(layer.input_size),
         "maps": [to_base64(cells.numpy().astype(dtype).tobytes()) for cells in layer.maps],
-        "groups": [[_group(group) for group in image.groups(name, step)] for step in range(layer.num_steps + 1)],
+        "groups": [[_group(group) for group in image.groups(name, step)] for step in range(layer.num_iterations + 1)],
         "nearest": {str(prototype): _nearest(layer, prototype) for prototype in layer.used.tolist()},
     }
 

@@ -1,4 +1,4 @@
-"""Explanations: the prototypes of an image in every layer and EM step, and what is computed from them."""
+"""Explanations: the prototypes of an image in every layer and EM iteration, and what is computed from them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,8 +47,8 @@ Task = Literal["flow", "depth"]
 class LayerExplanation(SummaryRepr):
     """The prototypes of an image in one layer of the encoder.
 
-    EM steps are numbered from 0, the pooled start, to N, the last one, whose prototypes the network uses; -1 is the
-    last as well. A cell of the layer's map is `trace.stride` x `trace.stride` pixels of the network's input.
+    EM iterations are numbered from 0, the pooled start, to N, the last one, whose prototypes the network uses; -1 is
+    the last as well. A cell of the layer's map is `trace.stride` x `trace.stride` pixels of the network's input.
 
     Attributes:
         size: (H, W) of the image.
@@ -71,13 +71,13 @@ class LayerExplanation(SummaryRepr):
         return self.trace.states[-1].centers.shape[1]
 
     @property
-    def num_steps(self) -> int:
-        """N, the number of EM steps."""
+    def num_iterations(self) -> int:
+        """N, the number of EM iterations."""
         return len(self.trace.states) - 1
 
     @cached_property
     def maps(self) -> Tensor:
-        """Assignment of the cells after every step: (N + 1) x h x w, int64."""
+        """Assignment of the cells after every iteration: (N + 1) x h x w, int64."""
         rows, columns = (-(-side // self.trace.stride) for side in self.input_size)
         maps = [assignment[0].view(self.trace.size)[:rows, :columns] for assignment in self.trace.assignments]
         return torch.stack(maps).cpu()
@@ -87,13 +87,13 @@ class LayerExplanation(SummaryRepr):
         """Assignment of the cells that the network uses: h x w, int64."""
         return self.maps.select(0, -1)
 
-    def labels(self, step: int = -1) -> Tensor:
-        """Return the prototype of each pixel of the image after a step: H x W, int64."""
-        return cells_to_pixels(self.maps[step], self.size, self.input_size, self.trace.stride)
+    def labels(self, iteration: int = -1) -> Tensor:
+        """Return the prototype of each pixel of the image after an iteration: H x W, int64."""
+        return cells_to_pixels(self.maps[iteration], self.size, self.input_size, self.trace.stride)
 
-    def centers(self, step: int = -1) -> Tensor:
-        """Return the prototypes after a step: K x C."""
-        return self.trace.states[step].centers[0].float().cpu()
+    def centers(self, iteration: int = -1) -> Tensor:
+        """Return the prototypes after an iteration: K x C."""
+        return self.trace.states[iteration].centers[0].float().cpu()
 
     @property
     def used(self) -> Tensor:
@@ -102,13 +102,13 @@ class LayerExplanation(SummaryRepr):
 
     @property
     def changed(self) -> tuple[float, ...]:
-        """Fraction of the cells whose assignment each EM step changed: N."""
+        """Fraction of the cells whose assignment each EM iteration changed: N."""
         return tuple(float((after != before).float().mean()) for before, after in pairwise(self.maps))
 
     @property
     def moved(self) -> tuple[float, ...]:
-        """Mean distance that each EM step moved the prototypes, relative to their mean length: N."""
-        centers = [self.centers(step) for step in range(self.num_steps + 1)]
+        """Mean distance that each EM iteration moved the prototypes, relative to their mean length: N."""
+        centers = [self.centers(iteration) for iteration in range(self.num_iterations + 1)]
         return tuple(
             float((after - before).norm(dim=1).mean() / before.norm(dim=1).mean().clamp_min(1e-12))
             for before, after in pairwise(centers)
@@ -116,8 +116,8 @@ class LayerExplanation(SummaryRepr):
 
     @cached_property
     def log_likelihood(self) -> tuple[float, ...]:
-        """Log-likelihood after every step, nats per pixel, as in `Convergence`: N + 1; empty without EM."""
-        if not self.num_steps:
+        """Log-likelihood after every iteration, nats per pixel, as in `Convergence`: N + 1; empty without EM."""
+        if not self.num_iterations:
             return ()
         with torch.no_grad():
             keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
@@ -128,7 +128,7 @@ class LayerExplanation(SummaryRepr):
         """Return the soft membership of each cell in a prototype, averaged over heads: h x w in [0, 1]."""
         self._check(prototype)
         rows, columns = self.assignment.shape
-        if not self.num_steps:
+        if not self.num_iterations:
             return (self.assignment == prototype).float()
         keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
         centers, prior = self.trace.states[-1]
@@ -152,24 +152,27 @@ class LayerExplanation(SummaryRepr):
             ((cell % columns + 0.5) * cell_width - 0.5, (cell // columns + 0.5) * cell_height - 0.5) for cell in best
         )
 
-    def convergence(self, steps: int = 40, likelihood: bool = True) -> Convergence | None:
-        """Run more EM steps than the network does, and measure their convergence; None without EM.
+    def convergence(self, num_iterations: int = 40, likelihood: bool = True) -> Convergence | None:
+        """Run more EM iterations than the network does, and measure their convergence; None without EM.
 
         Args:
-            steps: Number of steps.
-            likelihood: Also compute the log-likelihood of every step, which takes about half as long as the steps.
+            num_iterations: Number of iterations.
+            likelihood: Also compute the log-likelihood of every iteration, which takes about half as long as the
+                iterations.
         """
-        if not self.num_steps:
+        if not self.num_iterations:
             return None
-        return measure_convergence(self.trace.prototyping, self.trace.tokens, self.trace.size, steps, likelihood)
+        return measure_convergence(
+            self.trace.prototyping, self.trace.tokens, self.trace.size, num_iterations, likelihood
+        )
 
     def families(self, count: int = FAMILIES) -> Tensor:
         """Join similar prototypes to `count` families; a family is named by one of its prototypes: K, int64."""
         return cluster_groups(self.centers(), self.assignment, count)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         used = f"{len(self.used)} of {self.num_prototypes} prototypes have pixels"
-        return (self.name, format_size(*self.size), used, format_count(self.num_steps, "step"))
+        return (self.name, format_size(*self.size), used, format_count(self.num_iterations, "iteration"))
 
     def _check(self, prototype: int) -> None:
         if not 0 <= prototype < self.num_prototypes:
@@ -198,11 +201,11 @@ class ImageExplanation(SummaryRepr):
         """Return a layer by its name, stage and block such as "2.1"; None: the last."""
         return self.layers[layer_index(name, [layer.name for layer in self.layers])]
 
-    def groups(self, layer: str | None = None, step: int = -1) -> tuple[Group, ...]:
-        """Describe the pixel groups of a layer's prototypes after an EM step."""
-        return extract_groups(self.layer(layer).labels(step), self.values)
+    def groups(self, layer: str | None = None, iteration: int = -1) -> tuple[Group, ...]:
+        """Describe the pixel groups of a layer's prototypes after an EM iteration."""
+        return extract_groups(self.layer(layer).labels(iteration), self.values)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return (format_size(*self.image.shape[1:]), format_count(len(self.layers), "layer"))
 
 
@@ -322,7 +325,7 @@ class Explanation(SummaryRepr):
         """Cache by layer; the segmentation takes about a second."""
         return {}
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         images = f"{format_count(len(self.images), 'image')} of {format_size(*self.first.image.shape[1:])}"
         return (self.task, images, format_count(len(self.first.layers), "layer"), format_training(self.trained))
 

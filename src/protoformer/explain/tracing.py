@@ -1,4 +1,4 @@
-"""Record the EM steps of every encoder layer, and remove single prototypes."""
+"""Record the EM iterations of every encoder layer, and remove single prototypes."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -24,15 +24,16 @@ NO_PROTOTYPES = "the network has no prototypes, because its encoder.mixer is ano
 
 @dataclass(frozen=True)
 class Convergence:
-    """Convergence of EM; step 0 is the pooled start.
+    """Convergence of EM; iteration 0 is the pooled start.
 
     Attributes:
-        log_likelihood: By step, the mean over pixels and heads of log(1/K sum_k exp(similarity)), nats: the likelihood
-            of an equal mixture whose components are proportional to exp(similarity), and to the spatial prior if there
-            is one; empty if not computed.
-        distances: By step, |theta_n - theta*|, with theta* the prototypes of the last step.
-        contraction: Factor kappa by which a step shrinks the distance (geometric mean); below 1 EM contracts.
-        drift: Length of the last step relative to the first; near 0 EM has converged, near 1 it has no fixed point.
+        log_likelihood: Per iteration, the mean over pixels and heads of log(1/K sum_k exp(similarity)), nats: the
+            likelihood of an equal mixture whose components are proportional to exp(similarity), and to the spatial
+            prior if there is one; empty if not computed.
+        distances: Per iteration, |theta_n - theta*|, with theta* the prototypes of the last iteration.
+        contraction: Factor kappa by which an iteration shrinks the distance (geometric mean); below 1 EM contracts.
+        drift: Length of the last iteration relative to the first; near 0 EM has converged, near 1 it has no fixed
+            point.
     """
 
     log_likelihood: tuple[float, ...]
@@ -56,18 +57,19 @@ def plain_em(channels: int, num_prototypes: int, update: str = "cosine") -> Prot
 
 @torch.no_grad()
 def measure_convergence(
-    prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int = 40, likelihood: bool = True
+    prototyping: Prototyping, features: Tensor, size: tuple[int, int], num_iterations: int = 40, likelihood: bool = True
 ) -> Convergence:
-    """Run EM steps and compare each with the last.
+    """Run EM iterations and compare each with the last.
 
     Args:
         prototyping: The EM algorithm.
         features: 1 x HW x C.
         size: (H, W) of the map.
-        steps: Number of steps.
-        likelihood: Also compute the log-likelihood of every step, which takes about half as long as the steps.
+        num_iterations: Number of iterations.
+        likelihood: Also compute the log-likelihood of every iteration, which takes about half as long as the
+            iterations.
     """
-    states = trajectory(prototyping, features, size, steps)
+    states = trajectory(prototyping, features, size, num_iterations)
     centers = [state.centers for state in states]
     distances = [float((each - centers[-1]).norm()) for each in centers]
     lengths = [float((after - before).norm()) for before, after in pairwise(centers)]
@@ -81,7 +83,7 @@ def measure_convergence(
 
 
 class EMState(NamedTuple):
-    """Prototypes after an EM step.
+    """Prototypes after an EM iteration.
 
     Attributes:
         centers: B x K x C.
@@ -93,13 +95,13 @@ class EMState(NamedTuple):
 
 
 @torch.no_grad()
-def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int], steps: int) -> list[EMState]:
-    """Return the prototypes of features, B x HW x C, before the first EM step and after each: steps + 1 states."""
+def trajectory(prototyping: Prototyping, features: Tensor, size: tuple[int, int], num_iterations: int) -> list[EMState]:
+    """Return the prototypes of features, B x HW x C, before the first iteration and after each: num_iterations + 1."""
     centers = prototyping.pool(features, size)
     states = [EMState(centers, prototyping.initial_prior(centers, size))]
-    if steps:
+    if num_iterations:
         keys, values = prototyping.keys_and_values(features)
-        for _ in range(steps):
+        for _ in range(num_iterations):
             after, _, prior = prototyping.step(states[-1].centers, keys, values, size, states[-1].prior)
             states.append(EMState(after, prior))
     return states
@@ -116,9 +118,10 @@ def log_likelihood(prototyping: Prototyping, state: EMState, keys: Tensor) -> fl
 
 
 def contraction_factor(distances: list[float]) -> float:
-    """Return the geometric mean of the ratios of successive distances, over the first half of the steps.
+    """Return the geometric mean of the ratios of successive distances, over the first half of the iterations.
 
-    Later ratios are not meaningful, as the last step is not the fixed point, nor are those at the level of rounding.
+    Later ratios are not meaningful, as the last iteration is not the fixed point, nor are those at the level of
+    rounding.
     """
     useful = [each for each in distances[: len(distances) // 2 + 1] if each > 1e-5 * distances[0]]
     if len(useful) < 2:
@@ -137,7 +140,7 @@ class LayerTrace:
         prototyping: The layer's CAP module.
         tokens: Its input, B x HW x C.
         size: (H, W) of the map.
-        states: N + 1, the pooled start and the prototypes after each of N EM steps.
+        states: N + 1, the pooled start and the prototypes after each of N EM iterations.
         assignments: N + 1 of B x HW, int64, by these prototypes; the last are those that the network used.
     """
 

@@ -50,7 +50,7 @@ class PrototypeFrame(SummaryRepr):
     families: Tensor
     kept: float
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return (
             format_time(self.number, self.time),
             format_size(*self.identities.shape),

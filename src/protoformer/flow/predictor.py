@@ -307,7 +307,7 @@ class FlowPredictor(NetworkPredictor, SummaryRepr):
         """Return whether matrix products of image pairs are in bfloat16; by default they are not."""
         return use_half_precision(self.device, self._choose_precision(precision, "full"))
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return predictor_summary("flow", self.network, self.trained, self.device)
 
     def _predict_whole(

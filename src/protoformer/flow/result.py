@@ -128,7 +128,7 @@ class FlowResult(SummaryRepr, Picture):
         """Return the flow as float32 H x W x 2, pixels."""
         return np.ascontiguousarray(self.flow.detach().float().cpu().numpy().transpose(1, 2, 0))
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         if self.flow.dim() != 3 or not self.flow.numel():
             return f"flow of shape {tuple(self.flow.shape)}", format_training(self.trained)
         lengths = self.flow.detach().float().norm(dim=0)

@@ -53,8 +53,8 @@ class FlowFrame(FlowResult):
     until: Fraction = Fraction(0)
     frame: ImageArray | None = None
 
-    def _facts(self) -> tuple[str, ...]:
-        return (format_time(self.number, self.time), *super()._facts())
+    def _repr_parts(self) -> tuple[str, ...]:
+        return (format_time(self.number, self.time), *super()._repr_parts())
 
 
 @dataclass(frozen=True)

@@ -231,13 +231,14 @@ def relabel_by_size(labels: Tensor) -> Tensor:
     return order.argsort()[flat].view(labels.shape)
 
 
-def warp_labels(labels: Tensor, flow: Tensor, misfit: Tensor) -> Tensor:
+def warp_labels(labels: Tensor, flow: Tensor, residual: Tensor) -> Tensor:
     """Warp labels forward along a flow to the nearest pixels, then apply majority filters to close gaps.
 
     Args:
         labels: H x W, int64.
         flow: 2 x H x W, pixels.
-        misfit: H x W, such as a color difference; of several labels at one pixel the one with the lowest misfit wins.
+        residual: H x W, such as a color difference; of several labels at one pixel the one with the lowest residual
+            wins.
 
     Returns:
         H x W, int64; `UNASSIGNED` where no label arrives.
@@ -245,7 +246,7 @@ def warp_labels(labels: Tensor, flow: Tensor, misfit: Tensor) -> Tensor:
     height, width = labels.shape
     x, y = (pixel_grid(height, width) + flow).round().long()
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-    index, cost, source = (y * width + x)[inside], misfit[inside], labels[inside]
+    index, cost, source = (y * width + x)[inside], residual[inside], labels[inside]
     order = cost.argsort(stable=True)
     rank = torch.arange(len(order))
     first = torch.full((height * width,), len(order)).scatter_reduce_(0, index[order], rank, "amin")

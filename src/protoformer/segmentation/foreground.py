@@ -1,9 +1,9 @@
-"""Probability that a pixel moves on its own, from the flow, features and colors of a window of frames.
+"""Probability that a pixel moves independently, from the flow, features and colors of a window of frames.
 
 The steps, after Papazoglou and Ferrari (2013):
 
 1. Camera motion: a robust quadratic fit to the flow to neighboring and to more distant frames, border first.
-2. Evidence of own motion: the residual of that fit relative to its noise, on a scale that adapts to the window.
+2. Evidence of independent motion: the residual of that fit relative to its noise, on a scale that adapts to the window.
 3. Appearance: a classifier of colors and features, trained on the confident pixels of all frames of the window. It
    fills parts of an object that stand still for a while.
 4. Both are accumulated along the flow, forward and backward through the window.
@@ -27,16 +27,16 @@ Image = npt.NDArray[np.uint8]
 Mask = npt.NDArray[np.bool_]
 
 GAPS = (1, 4)
-"""Distances in frames over which own motion is measured; slow objects need longer ones, fast ones leave the frame."""
+"""Distances in frames over which independent motion is measured; slow objects need longer ones, fast ones leave."""
 NOISE, RELATIVE_NOISE = 0.12, 0.03
 """Standard deviation of the flow: a constant, pixels of a map, and a fraction of the camera's motion."""
 MIN_RATIO, TOP_RATIO, TOP_QUANTILE = 2.0, 0.25, 0.98
-"""Own motion exceeds the noise by MIN_RATIO, and TOP_RATIO times the quantile TOP_QUANTILE of the window."""
+"""Independent motion exceeds the noise by MIN_RATIO, and TOP_RATIO times the quantile TOP_QUANTILE of the window."""
 SLOPE, MIN_EVIDENCE, MAX_EVIDENCE = 2.5, -4.0, 4.0
 """Change of the log-odds per unit of the logarithm of the residual, and bounds of the log-odds."""
 SUPPORT_LEVELS, SUPPORT_SIDE = 6.0, 5
-"""Difference of color errors, of 255 levels, at which own motion is certain, and side of the window, pixels, over which
-errors are averaged."""
+"""Difference of color errors, of 255 levels, at which independent motion is certain, and side of the window, pixels,
+over which errors are averaged."""
 PERSISTENCE, ACCUMULATED = 0.85, 0.75
 """Weight of the log-odds of the previous frame, and of the accumulated log-odds."""
 MAX_LOG_ODDS = 6.0
@@ -191,13 +191,13 @@ def _weighted_median(values: npt.NDArray[np.float64], weights: npt.NDArray[np.fl
 
 
 @dataclass(frozen=True)
-class OwnMotion:
+class IndependentMotion:
     """Motion relative to the background in each frame of a window.
 
     Attributes:
         ratios: T arrays, h x w, logarithm of the speed relative to its noise, a mean over several distances in time.
         support: T arrays, h x w, in [0, 1]: whether the flow matches colors better than the motion of the camera does.
-            Without texture both match, and own motion is a guess.
+            Without texture both match, and independent motion is a guess.
         residuals: T arrays, 2 x h x w: flow to the next frame (in the last frame: minus that to the previous one) less
             the motion of the camera, pixels.
     """
@@ -207,7 +207,7 @@ class OwnMotion:
     residuals: list[Array]
 
     def evidence(self) -> list[Array]:
-        """Return T arrays, h x w: log-odds that a pixel moves on its own, by the motion in this frame alone."""
+        """Return T arrays, h x w: log-odds that a pixel moves independently, by the motion in this frame alone."""
         tops = np.array([np.quantile(ratio, TOP_QUANTILE) for ratio in self.ratios])
         # An object that slows down in a frame lowers the threshold there; a brief fast motion does not raise it.
         thresholds = np.maximum(np.log(MIN_RATIO), np.minimum(tops, np.quantile(tops, 0.6)) + np.log(TOP_RATIO))
@@ -228,7 +228,7 @@ def _color_error(image: Image, other: Image, field: Array) -> Array:
     return cast(Array, cv2.blur(difference, (SUPPORT_SIDE, SUPPORT_SIDE)))
 
 
-def measure_own_motion(window: MotionWindow, camera: CameraModel) -> OwnMotion:
+def measure_independent_motion(window: MotionWindow, camera: CameraModel) -> IndependentMotion:
     """Compare the flow with the motion of the camera.
 
     Args:
@@ -257,7 +257,7 @@ def measure_own_motion(window: MotionWindow, camera: CameraModel) -> OwnMotion:
         ratios.append(total / weight)
         supports.append(np.minimum(1, support / SUPPORT_LEVELS).astype(np.float32))
         residuals.append(np.zeros((2, *window.size), np.float32) if first is None else first)
-    return OwnMotion(ratios, supports, residuals)
+    return IndependentMotion(ratios, supports, residuals)
 
 
 def accumulate(evidence: Sequence[Array], window: MotionWindow) -> list[Array]:
@@ -395,10 +395,10 @@ NUM_ROUNDS = 2
 """Rounds of training the appearance."""
 
 
-def estimate_foreground(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
-    """Return the log-odds that pixels belong to something that moves on its own, T arrays, and the own motion."""
+def estimate_foreground(window: MotionWindow) -> tuple[list[Array], IndependentMotion]:
+    """Return the log-odds that pixels move independently, T arrays, and the independent motion."""
     camera = CameraModel(window.size)
-    motion = measure_own_motion(window, camera)
+    motion = measure_independent_motion(window, camera)
     evidence = motion.evidence()
     log_odds = accumulate(evidence, window)
     appearance = Appearance(window)
@@ -410,9 +410,9 @@ def estimate_foreground(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
     return log_odds, motion
 
 
-def threshold_motion(window: MotionWindow) -> tuple[list[Array], OwnMotion]:
-    """Return the log-odds and own motion of the baseline: the residual flow, without appearance and accumulation."""
-    motion = measure_own_motion(window, CameraModel(window.size))
+def threshold_motion(window: MotionWindow) -> tuple[list[Array], IndependentMotion]:
+    """Return log-odds and independent motion of the baseline: residual flow, without appearance and accumulation."""
+    motion = measure_independent_motion(window, CameraModel(window.size))
     return motion.evidence(), motion
 
 

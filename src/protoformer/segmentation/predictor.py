@@ -89,7 +89,7 @@ class SegmentationPredictor(NetworkPredictor, SummaryRepr):
 
     __call__ = segment
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return predictor_summary("segment", self.network, self.trained, self.device)
 
 

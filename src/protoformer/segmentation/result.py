@@ -173,7 +173,7 @@ class SegmentationFrame(SummaryRepr):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.array(self.labels, dtype=dtype, copy=copy)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return (
             format_time(self.number, self.time),
             format_size(*self.labels.shape),

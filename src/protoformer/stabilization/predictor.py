@@ -238,7 +238,7 @@ class StabilizationPredictor(NetworkPredictor, SummaryRepr):
         """
         save_weights(self.network, path, trained=self.trained, half=half, borrow=borrow)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return predictor_summary("stabilize", self.network, self.trained, self.device)
 
     def _analyze(self, frames: Iterator[VideoFrame], name: str, half: bool, delay: int | None) -> ClipAnalysis:

@@ -162,7 +162,7 @@ class StabilizationResult(SummaryRepr):
         """Mean acceleration of the camera path before and after, pixels per frame squared."""
         return mean_acceleration(self.path_before, self.cuts), mean_acceleration(self.path_after, self.cuts)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         before, after = self.acceleration
         return (
             f"{format_count(len(self.times), 'frame')} of {format_size(*self.size)}",

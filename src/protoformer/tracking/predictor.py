@@ -145,7 +145,7 @@ class TrackingPredictor(NetworkPredictor, SummaryRepr):
         clip = ClipFrames(source, Span(start, end, frame_step, fps))
         return TrackVideo(clip, box, partial(self.tracker, precision=precision))
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         return predictor_summary("track", self.network, self.trained, self.device)
 
     def _result(self, target: tuple[TrackedBox, ...], timestamps: list[tuple[Fraction, int]]) -> TrackResult:

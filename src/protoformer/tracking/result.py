@@ -65,7 +65,7 @@ class TrackResult(SummaryRepr):
         """Return the boxes, float32 T x 4."""
         return np.array(self.boxes.numpy(), dtype=dtype, copy=copy)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         if not self.times:
             return (format_count(0, "frame"), format_training(self.trained))
         return (

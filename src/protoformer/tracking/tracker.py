@@ -86,14 +86,14 @@ class Target:
         """Strength of the position prior, as in `PRIOR_STRENGTH`; 0 while the target is lost."""
         return 0.0 if self.lost else PRIOR_STRENGTH
 
-    def search_region(self, surroundings: float, size: tuple[int, int]) -> SearchRegion:
+    def search_region(self, search_scale: float, size: tuple[int, int]) -> SearchRegion:
         """Return the search region of the next frame, of (height, width) pixels.
 
-        `surroundings` is the side of a search region in square roots of the area of the box.
+        `search_scale` is the side of a search region in square roots of the area of the box.
         """
         x, y, width, height = self.box
         extent = max(self.mean_size if self.lost else _root_area(self.box), MIN_REGION * self.first_size)
-        side = surroundings * extent * math.exp(min(self.frames_lost * math.log(GROWTH), math.log(MAX_GROWTH)))
+        side = search_scale * extent * math.exp(min(self.frames_lost * math.log(GROWTH), math.log(MAX_GROWTH)))
         overdue = self.frames_lost - PATIENCE
         if overdue <= 0 or overdue % 2 == 0:
             return SearchRegion(x + width / 2, y + height / 2, side)

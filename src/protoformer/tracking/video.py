@@ -74,7 +74,7 @@ class TrackFrame(SummaryRepr, Picture):
         """Return the frame, H x W x 3."""
         return np.array(self.frame, dtype=dtype, copy=copy)
 
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         lost = sum(target.lost for target in self.targets)
         return (
             format_time(self.number, self.time),

@@ -30,11 +30,11 @@ class SummaryRepr(ABC):
     """Base class whose `repr` is the class name with a short summary."""
 
     @abstractmethod
-    def _facts(self) -> tuple[str, ...]:
+    def _repr_parts(self) -> tuple[str, ...]:
         """Return the parts of the summary, a few words each."""
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self._facts())})"
+        return f"{type(self).__name__}({', '.join(self._repr_parts())})"
 
 
 def format_size(height: int, width: int) -> str:
