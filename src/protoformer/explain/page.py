@@ -364,9 +364,9 @@ def _convergence(record: dict[str, Any]) -> Section:
     )
     text = "Each layer starts with pooled prototypes, and EM iterations move them to their pixels."
     below = (
-        "The contraction is the factor by which an iteration shrinks the distance to the prototypes after 40 iterations."
-        " Drift is the length of the last of these iterations relative to the first: near 0 EM has converged, near 1 it "
-        "keeps moving, and above 1 it diverges."
+        "The contraction is the factor by which an iteration shrinks the distance to the prototypes after 40 "
+        "iterations. Drift is the length of the last of these iterations relative to the first: near 0 EM has "
+        "converged, near 1 it keeps moving, and above 1 it diverges."
     )
     return Section("EM iterations", text, figures, (head, *rows), below)
 
