@@ -90,8 +90,8 @@ def test_programs_read_the_same_report(damaged: Path, protoformer) -> None:
     whole = json.loads(outcome.out)
     assert list(whole["splits"]) == ["train"] and list(whole["missing"]) == ["test"]
     report = whole["splits"]["train"]
-    assert list(report) == ["found", "read", "broken"]
-    assert (report["found"], report["read"], len(report["broken"])) == (4, 1, 3)
+    assert list(report) == ["num_samples", "read", "broken"]
+    assert (report["num_samples"], report["read"], len(report["broken"])) == (4, 1, 3)
     name, why = report["broken"][0]
     assert name == CLEAN and "frame_0001.png is a png cut short" in why
 
@@ -99,7 +99,7 @@ def test_programs_read_the_same_report(damaged: Path, protoformer) -> None:
 def test_programs_read_that_nothing_is_broken(sintel: Path, protoformer) -> None:
     outcome = protoformer("datasets", "check", "sintel", "--root", str(sintel), "--json")
     assert outcome.code == 0
-    assert json.loads(outcome.out)["splits"] == {"train": {"found": 4, "read": 4, "broken": []}}
+    assert json.loads(outcome.out)["splits"] == {"train": {"num_samples": 4, "read": 4, "broken": []}}
 
 
 def test_options_leave_out_what_is_not_asked_for(damaged: Path, protoformer) -> None:

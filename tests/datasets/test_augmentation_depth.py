@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from protoformer.datasets.augmentation.depth import (
     DEPTH_AUGMENTATIONS,
-    CropPlan,
     DepthAugmentation,
     DepthParameters,
+    RotatedCropGeometry,
     apply_depth,
     augment_depth,
     sample_depth_parameters,
@@ -62,12 +62,12 @@ def test_points_project_to_their_pixels() -> None:
         changed = augment_depth(sample, SHAPES_ONLY, keys)
         assert changed.intrinsics is not None
         for index, key in enumerate(keys):
-            cutting = sample_depth_parameters(SHAPES_ONLY, key, SIZE).cutting
+            geometry = sample_depth_parameters(SHAPES_ONLY, key, SIZE).geometry
             # The world is turned about the optical axis and mirrored; distances along the axis are what they were.
-            cosine, sine = math.cos(cutting.angle), math.sin(cutting.angle)
+            cosine, sine = math.cos(geometry.angle), math.sin(geometry.angle)
             x, y, z = points[index].tolist()
             turned = torch.tensor([cosine * x - sine * y, sine * x + cosine * y, z])
-            turned[0] *= -1 if cutting.flipped else 1
+            turned[0] *= -1 if geometry.flipped else 1
             seen = changed.intrinsics[index] @ turned
             x, y = (seen[:2] / seen[2]).tolist()
             if not (12 < x < CROP[1] - 13 and 12 < y < CROP[0] - 13):
@@ -85,7 +85,7 @@ def test_points_project_to_their_pixels() -> None:
 @given(st.integers(0, 2**40), st.floats(0.0, 0.5), st.sampled_from([(44, 60), (60, 84), (90, 50)]))
 def test_a_crop_never_reaches_beyond_its_image(index: int, rotation: float, crop: tuple[int, int]) -> None:
     config = dataclasses.replace(STRONG, crop=crop, rotation=rotation)
-    back = torch.linalg.inv(sample_depth_parameters(config, (1, 2, index), SIZE).cutting.matrix)
+    back = torch.linalg.inv(sample_depth_parameters(config, (1, 2, index), SIZE).geometry.matrix)
     high, wide = crop
     # Corners are those of the outer pixels, half a pixel beyond their centers.
     corners = torch.tensor([[x, y, 1.0] for x in (-0.5, wide - 0.5) for y in (-0.5, high - 0.5)], dtype=torch.float64)
@@ -103,10 +103,10 @@ def test_depths_are_never_mixed_and_unknown_ones_stay_unknown() -> None:
 
 def test_an_unchanged_image_keeps_its_intrinsics_and_one_of_twice_the_size_has_twice_the_focal_length() -> None:
     middle = (SIZE[1] - 1) / 2, (SIZE[0] - 1) / 2
-    same = apply_depth(wall(), [DepthParameters(CropPlan(SIZE, middle))])
+    same = apply_depth(wall(), [DepthParameters(RotatedCropGeometry(SIZE, middle))])
     torch.testing.assert_close(same.image, wall().image, atol=1e-5, rtol=0)
     assert torch.equal(same.depth, wall().depth) and torch.equal(same.intrinsics, wall().intrinsics)
-    double = apply_depth(wall(), [DepthParameters(CropPlan((120, 168), middle, scale=2.0))])
+    double = apply_depth(wall(), [DepthParameters(RotatedCropGeometry((120, 168), middle, scale=2.0))])
     # The middle of the image stays its middle: 41.5 of 84 pixels, 83.5 of 168.
     expected = torch.tensor([[140.0, 0.0, 2 * 40.5 + 0.5], [0.0, 140.0, 2 * 31.0 + 0.5], [0.0, 0.0, 1.0]])
     torch.testing.assert_close(double.intrinsics[0], expected)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from protoformer.datasets.augmentation.flow import (
     AUGMENTATIONS,
     Augmentation,
+    CropGeometry,
     Parameters,
-    Placement,
     Resampling,
     apply_flow,
     augment_flow,
@@ -101,7 +101,7 @@ def test_the_numbers_are_the_documented_hash() -> None:
     config = dataclasses.replace(CONFIG, stretch_probability=0.0, scale_probability=1.0)
     digest = blake2b(b"5 6 -7 scale", digest_size=8).digest()
     fraction = math.floor(int.from_bytes(digest, "little") / 2**11) / 2**53
-    across, down = sample_flow_parameters(config, (5, 6, -7), (600, 840)).placement.scale
+    across, down = sample_flow_parameters(config, (5, 6, -7), (600, 840)).geometry.scale
     assert across == down == 2 ** (-0.4 + 1.0 * fraction)
 
 
@@ -109,7 +109,7 @@ def test_turning_one_change_off_leaves_the_others_as_they_were() -> None:
     for index in range(20):
         full = sample_flow_parameters(CONFIG, (0, 0, index), SIZE)
         calm = sample_flow_parameters(dataclasses.replace(CONFIG, hue=0.0, erase=0.0), (0, 0, index), SIZE)
-        assert calm.placement == full.placement and calm.erased == ()
+        assert calm.geometry == full.geometry and calm.erased == ()
         assert dataclasses.replace(full.first, hue=0.0) == calm.first
 
 
@@ -118,26 +118,26 @@ def test_turning_one_change_off_leaves_the_others_as_they_were() -> None:
 def test_the_scaled_image_covers_the_crop(
     key: tuple[int, int, int], size: tuple[int, int], crop: tuple[int, int]
 ) -> None:
-    placement = sample_flow_parameters(dataclasses.replace(CONFIG, crop=crop), key, size).placement
-    for length, cut, scale, start in zip(size[::-1], crop[::-1], placement.scale, placement.corner, strict=True):
+    geometry = sample_flow_parameters(dataclasses.replace(CONFIG, crop=crop), key, size).geometry
+    for length, cut, scale, start in zip(size[::-1], crop[::-1], geometry.scale, geometry.corner, strict=True):
         assert 0 <= start <= scale * length - cut + 1e-6
         assert scale >= max(crop[0] / size[0], crop[1] / size[1])
 
 
 def test_scales_stretches_and_flips_keep_to_their_ranges_and_reach_them() -> None:
     config = dataclasses.replace(CONFIG, crop=(8, 8), scale_probability=1.0, flip_horizontal=0.5, flip_vertical=0.1)
-    placements = [parameters.placement for parameters in drawn(config)]
-    exponents = torch.tensor([placement.scale for placement in placements]).log2()
+    geometries = [parameters.geometry for parameters in drawn(config)]
+    exponents = torch.tensor([geometry.scale for geometry in geometries]).log2()
     assert -0.6 <= float(exponents.min()) < -0.45 and 0.65 < float(exponents.max()) <= 0.8
     stretched = (exponents[:, 0] - exponents[:, 1]).abs()
     assert float((stretched > 0).float().mean()) == pytest.approx(0.8, abs=0.06) and float(stretched.max()) <= 0.4
-    flips = torch.tensor([placement.flip for placement in placements]).float().mean(dim=0)
+    flips = torch.tensor([geometry.flip for geometry in geometries]).float().mean(dim=0)
     assert flips.tolist() == [pytest.approx(0.5, abs=0.07), pytest.approx(0.1, abs=0.05)]
 
 
 def test_crops_reach_every_corner_of_the_image() -> None:
     config = dataclasses.replace(CONFIG, crop=(58, 81), scale_probability=0.0)
-    corners = {parameters.placement.corner for parameters in drawn(config)}
+    corners = {parameters.geometry.corner for parameters in drawn(config)}
     assert corners == {(x, y) for x in range(4) for y in range(3)}
 
 
@@ -230,8 +230,8 @@ def with_gaps(sample: FlowSample, density: float = 0.2, seed: int = 0) -> FlowSa
     return dataclasses.replace(sample, flow=sample.flow * valid, valid=valid)
 
 
-def placed(sample: FlowSample, sparse: bool = False, crop: tuple[int, int] = SIZE, **placement: object) -> FlowSample:
-    where = Placement(size=SIZE, crop=crop, **placement)  # type: ignore[arg-type]
+def placed(sample: FlowSample, sparse: bool = False, crop: tuple[int, int] = SIZE, **geometry: object) -> FlowSample:
+    where = CropGeometry(size=SIZE, crop=crop, **geometry)  # type: ignore[arg-type]
     return apply_flow(sample, [Parameters(where)], sparse)
 
 
@@ -380,7 +380,7 @@ def test_sparse_vectors_are_carried_to_the_nearest_pixel_and_none_is_made_up(
     across: float, down: float, flip: tuple[bool, bool], start: int, density: float
 ) -> None:
     sample, scale = numbered(density, start), torch.tensor([across, down])
-    where = Placement(SIZE, (24, 32), (across, down), flip, (start, start))
+    where = CropGeometry(SIZE, (24, 32), (across, down), flip, (start, start))
     carried = apply_flow(sample, [Parameters(where)], sparse=True)
     y, x = carried.valid[0, 0].nonzero(as_tuple=True)
     signs = torch.tensor([-1.0 if mirrored else 1.0 for mirrored in flip])
@@ -434,6 +434,6 @@ def test_a_sparse_vector_keeps_its_own_occlusion() -> None:
 
 def test_placements_of_different_sizes_do_not_make_a_batch() -> None:
     with pytest.raises(ValueError, match="one image size and one crop size"):
-        Resampling([Placement(SIZE, (8, 8)), Placement(SIZE, (8, 9))], torch.device("cpu"))
+        Resampling([CropGeometry(SIZE, (8, 8)), CropGeometry(SIZE, (8, 9))], torch.device("cpu"))
     with pytest.raises(ValueError, match="images of"):
-        apply_flow(scene(), [Parameters(Placement((61, 84), (8, 8)))], sparse=False)
+        apply_flow(scene(), [Parameters(CropGeometry((61, 84), (8, 8)))], sparse=False)

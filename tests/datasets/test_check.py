@@ -43,7 +43,7 @@ def scenes(tmp_path: Path, paint: Paint) -> Path:
 def test_a_check_goes_on_after_what_is_broken_and_names_it_all(scenes: Path) -> None:
     calls: list[tuple[int, int]] = []
     report = check_dataset(open_dataset("middlebury", scenes), lambda done, total: calls.append((done, total)))
-    assert (report.found, report.read) == (3, 1)
+    assert (report.num_samples, report.read) == (3, 1)
     assert calls == [(1, 3), (2, 3), (3, 3)]
     (missing, why), (damaged, reason) = report.broken
     assert (missing, damaged) == ("Grove2", "Venus")
@@ -54,7 +54,7 @@ def test_a_check_goes_on_after_what_is_broken_and_names_it_all(scenes: Path) -> 
 def test_a_whole_dataset_has_nothing_broken(scenes: Path, paint: Paint) -> None:
     paint(scenes / "other-data/Grove2/frame11.png")
     write_flo(scenes / "other-gt-flow/Venus/flow10.flo", np.zeros((4, 6, 2)))
-    assert check_dataset(open_dataset("middlebury", scenes)) == CheckReport(found=3, read=3, broken=())
+    assert check_dataset(open_dataset("middlebury", scenes)) == CheckReport(num_samples=3, read=3, broken=())
 
 
 def test_a_check_reads_every_frame_of_a_clip(tmp_path: Path, paint: Paint) -> None:
@@ -66,7 +66,7 @@ def test_a_check_reads_every_frame_of_a_clip(tmp_path: Path, paint: Paint) -> No
         (tmp_path / f"Ant/img/{frame:04d}.png").write_bytes(b"not an image")
     (tmp_path / "Bag/img/0003.png").unlink()
     report = check_dataset(open_dataset("otb", tmp_path))
-    assert (report.found, report.read) == (3, 1)
+    assert (report.num_samples, report.read) == (3, 1)
     (damaged, why), (short, reason) = report.broken
     assert (damaged, short) == ("Ant", "Bag")
     assert "Ant/img/0002.png" in why

@@ -85,15 +85,15 @@ class TestSintel:
             "flow_backward": (2, "frame_0002.flo"),
         }
 
-    @pytest.mark.parametrize("look", ["clean", "final"])
-    def test_flow_is_read_as_it_was_rendered(self, sintel_root: Path, renderer: Renderer, look: str) -> None:
-        read = open_dataset("sintel", sintel_root, "train", render_pass=look)
+    @pytest.mark.parametrize("render_pass", ["clean", "final"])
+    def test_flow_is_read_as_it_was_rendered(self, sintel_root: Path, renderer: Renderer, render_pass: str) -> None:
+        read = open_dataset("sintel", sintel_root, "train", render_pass=render_pass)
         assert len(read) == 4
         moved = 0
         for frame in range(2):
             with torch.no_grad():
-                made = flow_sample(renderer, look, frame)
-            result = read[read.names.index(f"{look}/objects_0_000017/frame_{frame + 1:04d}")]
+                made = flow_sample(renderer, render_pass, frame)
+            result = read[read.names.index(f"{render_pass}/objects_0_000017/frame_{frame + 1:04d}")]
             assert torch.equal(result.flow, made.flow)
             assert torch.equal(result.valid, made.valid)
             assert torch.equal(result.occlusion, made.occlusion)
@@ -123,13 +123,13 @@ class TestSintel:
         assert torch.equal(stored.permute(2, 0, 1)[:, known], motion.flow[0][:, known])
         assert (stored[~known] == clips_module.UNKNOWN_FLOW).all()
 
-    @pytest.mark.parametrize("look", ["clean", "final"])
-    def test_depth_is_read_as_it_was_rendered(self, sintel_root: Path, renderer: Renderer, look: str) -> None:
-        read = open_dataset("sintel-depth", sintel_root, "train", render_pass=look)
+    @pytest.mark.parametrize("render_pass", ["clean", "final"])
+    def test_depth_is_read_as_it_was_rendered(self, sintel_root: Path, renderer: Renderer, render_pass: str) -> None:
+        read = open_dataset("sintel-depth", sintel_root, "train", render_pass=render_pass)
         assert len(read) == 6
         with torch.no_grad():
-            made = depth_sample(renderer, look, 2)
-        result = read[read.names.index(f"{look}/objects_0_000017/frame_0003")]
+            made = depth_sample(renderer, render_pass, 2)
+        result = read[read.names.index(f"{render_pass}/objects_0_000017/frame_0003")]
         assert torch.equal(result.depth, made.depth)
         assert torch.equal(result.valid, made.valid)
         assert torch.equal(result.intrinsics, made.intrinsics)

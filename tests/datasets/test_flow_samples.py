@@ -82,4 +82,4 @@ def test_five_chairs_are_there_and_no_file_that_splits_them(benchmarks: Path) ->
 
 def test_the_samples_are_whole(benchmarks: Path) -> None:
     report = check_dataset(opened(benchmarks, "kitti-2012", "KITTI-2012", truth="noc"))
-    assert (report.found, report.read, report.broken) == (4, 4, ())
+    assert (report.num_samples, report.read, report.broken) == (4, 4, ())

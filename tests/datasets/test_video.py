@@ -374,7 +374,7 @@ def test_a_check_decodes_what_a_header_promises(root: Path) -> None:
         declare_frames(root / folder / "1.avi", 40)
     (root / "unstable" / "2.avi").write_bytes(b"not a video at all")
     report = check_dataset(DeepStab(root, trust_headers=True))
-    assert (report.found, report.read) == (3, 1)
+    assert (report.num_samples, report.read) == (3, 1)
     (first, promise), (second, damage) = report.broken
     assert (first, second) == ("1", "2")
     assert "unstable/1.avi has 7 frames that can be read, but 40 are declared" in promise

@@ -66,7 +66,7 @@ def test_the_scale_of_use_lies_well_inside_those_of_training(
     config = varied(recipe, dataset)
     shown = limited_size(size, config.pixels)
     focal = float(focal_length(camera[None])) * math.sqrt(shown[0] / size[0] * shown[1] / size[1])
-    drawn = [focal * sample_depth_parameters(config, (0, 0, index), shown).cutting.scale for index in range(500)]
+    drawn = [focal * sample_depth_parameters(config, (0, 0, index), shown).geometry.scale for index in range(500)]
     low, high = np.percentile(drawn, (10, 90))
     assert low < in_use(recipe, size, camera) < high
     assert max(drawn) / min(drawn) > 1.4
@@ -80,7 +80,7 @@ def test_the_camera_of_a_varied_image_is_that_of_the_scale_it_was_drawn_at(size:
     depth = torch.ones(1, 1, *size)
     sample = DepthSample(image=torch.rand(1, 3, *size), depth=depth, valid=depth > 0, intrinsics=camera[None])
     changed = augment_depth(sample, config, [(0, 0, 3)])
-    scale = sample_depth_parameters(config, (0, 0, 3), (240, 320)).cutting.scale
+    scale = sample_depth_parameters(config, (0, 0, 3), (240, 320)).geometry.scale
     assert changed.intrinsics is not None and changed.image.shape[-2:] == recipe.data.crop_size
     assert float(focal_length(changed.intrinsics)) == pytest.approx(scale * in_use(recipe, size, camera), rel=1e-5)
     # Images of any resolution train alike: a thing is where, and as large as, that of half the size has it.

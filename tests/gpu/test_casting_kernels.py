@@ -63,12 +63,12 @@ def test_surfaces_equal_torch(view: tuple[Renderer, Hits], numbers) -> None:
     from protoformer.synthetic.kernels import surface_kernels
 
     renderer, hit = view
-    frame, looks, bank = hit.frame, renderer.looks, renderer.bank
-    tables = (each.to(numbers.device) for each in (frame.table, looks.table, looks.texture, bank.texels))
-    arguments = (each.to(numbers.device) for each in (frame.lens, surface_kernels.light_of(looks)))
+    frame, materials, bank = hit.frame, renderer.materials, renderer.bank
+    tables = (each.to(numbers.device) for each in (frame.table, materials.table, materials.texture, bank.texels))
+    arguments = (each.to(numbers.device) for each in (frame.lens, surface_kernels.light_of(materials)))
     hits = (each.to(numbers.device) for each in (hit.index, hit.depth, hit.ray))
     actual = surface_kernels.surface(*tables, bank.side, bank.surfaces, frame.counts, *arguments, *hits).cpu()
-    right = plain_surface(hit, looks, bank)
+    right = plain_surface(hit, materials, bank)
     expected = torch.cat((right.color, right.light[None], right.gloss[None], right.normals))
     assert expected.std(dim=(1, 2)).min() > 0 or expected[4].std() == 0  # only gloss may be constant
     assert (actual - expected).abs().max() < (1e-3 if GPU else 1e-5)

@@ -49,7 +49,7 @@ def test_shadows_equal_torch(family: str) -> None:
 def test_colors_equal_torch(family: str) -> None:
     renders = renderer(family)
     hit = cast_rays(renders)
-    fast, plain = surface(hit, renders.looks, renders.bank), plain_surface(hit, renders.looks, renders.bank)
+    fast, plain = surface(hit, renders.materials, renders.bank), plain_surface(hit, renders.materials, renders.bank)
     for name in ("color", "light", "gloss", "normals"):
         assert (getattr(fast, name) - getattr(plain, name)).abs().max() < 1e-3, name
 
@@ -60,16 +60,16 @@ def test_a_batch_may_have_one_scene() -> None:
     assert (one.final(one.view(0.0)) - two.final(two.view(0.0))[:1]).abs().mean() < 1e-4
 
 
-@pytest.mark.parametrize("look", ["clean", "final"])
+@pytest.mark.parametrize("render_pass", ["clean", "final"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_images_and_flow_equal_those_on_a_cpu(family: str, look: str) -> None:
+def test_images_and_flow_equal_those_on_a_cpu(family: str, render_pass: str) -> None:
     scenes = SyntheticScenes(family, seed=5, size=SIZE, bank=procedural_bank(64, 3))
     images, flows = [], []
     for device in ("cpu", "cuda"):
         renders = scenes.renderer([3, 4], device)
         view = renders.view(0.1)
-        images.append(getattr(renders, look)(view).cpu())
+        images.append(getattr(renders, render_pass)(view).cpu())
         flows.append(renders.motion_to(view, renders.scenes.frame(0.14, device=renders.device)).flow.cpu())
     # A difference in the last digit can change a coefficient of the compression by one quantization step.
-    assert (images[0] - images[1]).abs().mean() < (1e-3 if look == "final" else 1e-4)
+    assert (images[0] - images[1]).abs().mean() < (1e-3 if render_pass == "final" else 1e-4)
     assert (flows[0] - flows[1]).abs().median() < 1e-3

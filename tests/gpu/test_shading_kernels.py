@@ -89,22 +89,22 @@ def test_a_final_image_equals_torch(numbers) -> None:
 
 @pytest.mark.usefixtures("requires_gpu")
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
-@pytest.mark.parametrize("look", ["clean", "final"])
-def test_rendering_does_not_synchronize(look: str) -> None:
+@pytest.mark.parametrize("render_pass", ["clean", "final"])
+def test_rendering_does_not_synchronize(render_pass: str) -> None:
     scenes = SyntheticScenes("objects", seed=5, size=SIZE, bank=procedural_bank(64, 3)).on("cuda")
     tasks = (
         flow_sample,
         depth_sample,
-        lambda renderer, look: track_clip(renderer, look, frames=2),
-        lambda renderer, look: stability_clip(renderer, look, frames=2),
+        lambda renderer, render_pass: track_clip(renderer, render_pass, frames=2),
+        lambda renderer, render_pass: stability_clip(renderer, render_pass, frames=2),
     )
     for _ in range(2):  # the first run compiles kernels
         for task in tasks:
             renderer = scenes.renderer([3, 4, 5], "cuda")
-            task(renderer, look)
+            task(renderer, render_pass)
     try:
         torch.cuda.set_sync_debug_mode("error")
         for task in tasks:
-            task(scenes.renderer([3, 4, 5], "cuda"), look)
+            task(scenes.renderer([3, 4, 5], "cuda"), render_pass)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -45,9 +45,9 @@ def test_batches_rendered_beside_busy_steps_are_those_rendered_alone() -> None:
 def test_one_thread_of_the_host_works_for_a_gpu_that_renders() -> None:
     threads = []
 
-    def make(renderer: Renderer, look: str) -> FlowSample:
+    def make(renderer: Renderer, render_pass: str) -> FlowSample:
         threads.append(torch.get_num_threads())
-        return flow_sample(renderer, look)
+        return flow_sample(renderer, render_pass)
 
     before = torch.get_num_threads()
     SyntheticMix(SCENES, range(4), torch.device("cuda"), make).make_batch(0)

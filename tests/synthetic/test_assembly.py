@@ -40,12 +40,12 @@ def test_the_fraction_of_plain_primitives_is_the_given_one_with_any_brightness(b
 
 def test_streets_have_fences_whose_pickets_look_alike(bank: TextureBank) -> None:
     renderer = SyntheticScenes("drive", 5, (48, 144), bank=bank).renderer(range(SCENES))
-    looks = renderer.scenes.primitives
-    slim = (looks.extent[..., 0] - 0.02).abs() < 1e-9  # a picket is as thick in every scene
+    primitives = renderer.scenes.primitives
+    slim = (primitives.extent[..., 0] - 0.02).abs() < 1e-9  # a picket is as thick in every scene
     assert (slim.sum(dim=1) == PICKETS).all()
-    gain = looks.gain[slim].view(SCENES, PICKETS, 3)
+    gain = primitives.gain[slim].view(SCENES, PICKETS, 3)
     assert (gain == gain[:, :1]).all()
-    assert 0.3 < looks.alive[slim].view(SCENES, PICKETS).all(dim=1).float().mean() < 0.7
+    assert 0.3 < primitives.alive[slim].view(SCENES, PICKETS).all(dim=1).float().mean() < 0.7
 
 
 def test_the_parts_of_a_thing_look_the_same_and_things_do_not(bank: TextureBank) -> None:

@@ -198,7 +198,7 @@ def test_leaving_out_what_a_tile_cannot_see_changes_nothing(family: str, bank: T
     same_things(view.frame, renderer, pixels)
     beyond = 3 * pixels[..., ::7] - torch.tensor([width, height]).view(1, 2, 1)  # far outside of the image too
     same_things(view.frame, renderer, beyond)
-    alone = dataclasses.replace(view.frame, alive=view.frame.alive & (renderer.looks.instance == 1))
+    alone = dataclasses.replace(view.frame, alive=view.frame.alive & (renderer.materials.instance == 1))
     same_things(alone, renderer, pixels)
 
 

@@ -104,7 +104,7 @@ def test_rooms_are_as_deep_as_rooms(bank: TextureBank) -> None:
 
 def test_a_chase_has_a_target_that_is_mostly_seen(bank: TextureBank) -> None:
     scenes = many("chase")
-    target = scenes.renderer.looks.instance == 1
+    target = scenes.renderer.materials.instance == 1
     assert (target & scenes.first.frame.alive).any(dim=1).all()
     seen = (scenes.renderer.instances(scenes.first) == 1).flatten(1).sum(dim=1)
     assert (seen > 0).float().mean() > 0.8

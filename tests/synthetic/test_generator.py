@@ -104,10 +104,10 @@ def names_of(stream: SceneStream[FlowSample], count: int) -> list[tuple[str, ...
     return [batch.names for batch in itertools.islice(stream, count)]
 
 
-def named(renderer: Renderer, look: str) -> FlowSample:
+def named(renderer: Renderer, render_pass: str) -> FlowSample:
     """A batch of names alone, so that a stream can be followed for long."""
     empty = torch.zeros(renderer.scenes.count)
-    return FlowSample(first=empty, second=empty, flow=empty, valid=empty, names=(*renderer.scenes.names, look))
+    return FlowSample(first=empty, second=empty, flow=empty, valid=empty, names=(*renderer.scenes.names, render_pass))
 
 
 def test_parts_of_a_stream_share_it_out(bank: TextureBank) -> None:
@@ -122,8 +122,8 @@ def test_parts_of_a_stream_share_it_out(bank: TextureBank) -> None:
 def test_so_many_batches_of_every_part_are_of_the_final_pass(share: float, parts: int, bank: TextureBank) -> None:
     for number in range(parts):
         stream = SceneStream(make_scenes("room", bank), named, 1, final=share, part=(number, parts))
-        looks = [names[-1] for names in names_of(stream, 40)]
-        assert looks.count("final") == pytest.approx(40 * share, abs=3 * (0 < share < 1))
+        passes = [names[-1] for names in names_of(stream, 40)]
+        assert passes.count("final") == pytest.approx(40 * share, abs=3 * (0 < share < 1))
 
 
 def test_a_part_comes_in_the_same_order_from_any_number_of_workers(bank: TextureBank) -> None:

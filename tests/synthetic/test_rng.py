@@ -14,11 +14,11 @@ METHODS: dict[str, Callable[[SceneRandom], Tensor]] = {
     "uniform": lambda draws: draws.uniform("it", -1.0, 2.0, (4, 2)),
     "log_uniform": lambda draws: draws.log_uniform("it", 0.1, 10.0, (4, 2)),
     "normal": lambda draws: draws.normal("it", 1.0, 2.0, (3,)),
-    "whether": lambda draws: draws.whether("it", 0.5, (64,)),
+    "whether": lambda draws: draws.bernoulli("it", 0.5, (64,)),
     "integer": lambda draws: draws.integer("it", 0, 1000, (4,)),
     "choice": lambda draws: draws.choice("it", [1.0] * 100, (4,)),
-    "direction": lambda draws: draws.direction("it", (4,)),
-    "order": lambda draws: draws.order("it", 9),
+    "unit_vector": lambda draws: draws.unit_vector("it", (4,)),
+    "permutation": lambda draws: draws.permutation("it", 9),
 }
 methods = pytest.mark.parametrize("draw", METHODS.values(), ids=METHODS)
 
@@ -84,7 +84,7 @@ def test_draws_are_the_same_in_every_process_and_release() -> None:
         [0.11606922158130606, 0.9148878023525108],
         [0.6953740832603956, 0.42089228814035995],
     ]
-    assert draws.order("order", 5).tolist() == [[1, 4, 3, 0, 2], [1, 0, 4, 3, 2]]
+    assert draws.permutation("order", 5).tolist() == [[1, 4, 3, 0, 2], [1, 0, 4, 3, 2]]
 
 
 def test_draws_leave_the_global_generator_alone() -> None:
@@ -102,11 +102,16 @@ def test_shapes_and_types_are_as_promised() -> None:
     draws = SceneRandom(0, range(5))
     assert len(draws) == 5
     assert draws.uniform("a").shape == (5,) and draws.normal("b", shape=(3,)).shape == (5, 3)
-    assert draws.direction("c").shape == (5, 3) and draws.direction("d", (2, 4)).shape == (5, 2, 4, 3)
-    assert draws.order("e", 7).shape == (5, 7) and draws.order("f", 0).shape == (5, 0)
+    assert draws.unit_vector("c").shape == (5, 3) and draws.unit_vector("d", (2, 4)).shape == (5, 2, 4, 3)
+    assert draws.permutation("e", 7).shape == (5, 7) and draws.permutation("f", 0).shape == (5, 0)
     assert draws.uniform("g").dtype == draws.log_uniform("h", 1, 2).dtype == draws.normal("i").dtype == torch.float64
-    assert draws.whether("j", 0.5).dtype == torch.bool
-    assert draws.integer("k", 0, 2).dtype == draws.choice("l", [1, 2]).dtype == draws.order("m", 2).dtype == torch.int64
+    assert draws.bernoulli("j", 0.5).dtype == torch.bool
+    assert (
+        draws.integer("k", 0, 2).dtype
+        == draws.choice("l", [1, 2]).dtype
+        == draws.permutation("m", 2).dtype
+        == torch.int64
+    )
     assert SceneRandom(0, []).normal("a", shape=(3,)).shape == (0, 3)
 
 
@@ -151,10 +156,10 @@ def test_normal_numbers_have_the_moments_of_a_gaussian() -> None:
 
 
 def test_an_event_happens_as_often_as_its_probability() -> None:
-    assert not SceneRandom(0, range(MANY)).whether("x", 0.0).any()
-    assert SceneRandom(0, range(MANY)).whether("x", 1.0).all()
+    assert not SceneRandom(0, range(MANY)).bernoulli("x", 0.0).any()
+    assert SceneRandom(0, range(MANY)).bernoulli("x", 1.0).all()
     chances = torch.tensor([0.1, 0.8])
-    often = SceneRandom(0, range(MANY)).whether("x", chances, (2,)).double().mean(dim=0)
+    often = SceneRandom(0, range(MANY)).bernoulli("x", chances, (2,)).double().mean(dim=0)
     assert ((often - chances).abs() < 5 * 0.5 / math.sqrt(MANY)).all()
 
 
@@ -179,7 +184,7 @@ def test_what_are_no_weights_is_refused(weights: list[float]) -> None:
 
 
 def test_directions_cover_the_sphere_evenly() -> None:
-    vectors = SceneRandom(0, range(MANY)).direction("x")
+    vectors = SceneRandom(0, range(MANY)).unit_vector("x")
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(MANY, dtype=torch.float64))
     for axis in range(3):  # each coordinate of an even direction is even
         assert spread_evenly((vectors[:, axis] + 1) / 2)
@@ -187,7 +192,7 @@ def test_directions_cover_the_sphere_evenly() -> None:
 
 
 def test_every_order_is_as_likely() -> None:
-    orders = SceneRandom(0, range(MANY)).order("x", 3)
+    orders = SceneRandom(0, range(MANY)).permutation("x", 3)
     assert torch.equal(orders.sort(dim=1).values, torch.arange(3).expand(MANY, 3))
     _, which = orders.unique(dim=0, return_inverse=True)
     assert spread_evenly((which + 0.5) / 6, bins=6)

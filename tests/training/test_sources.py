@@ -107,13 +107,13 @@ def test_motion_scale_applies_to_its_family_only() -> None:
     usual, mix = (
         SyntheticMix(data, range(4), CPU, lambda renderer, _: renderer.scenes.fps) for data in (SCENES, paced)
     )
-    paces: dict[str, list[float]] = {family: [] for family in FAMILIES}
+    motion_scales: dict[str, list[float]] = {family: [] for family in FAMILIES}
     for number in range(60):
         family = mix.generators[mix.locate(number)[0]].family
         rates = usual.make_batch(number).batch, mix.make_batch(number).batch
-        paces[family].append(rates[0] / rates[1])
-    assert paces["drive"] == [1.0] * len(paces["drive"])
-    objects = sorted(paces["objects"])
+        motion_scales[family].append(rates[0] / rates[1])
+    assert motion_scales["drive"] == [1.0] * len(motion_scales["drive"])
+    objects = sorted(motion_scales["objects"])
     assert 0.5 <= objects[0] < 0.6 and 3.5 < objects[-1] <= 4.0
     assert 1.2 < objects[len(objects) // 2] < 1.6  # half of them are below the mean of the ratios
 

@@ -56,7 +56,9 @@ def check(
         print_json({"splits": {each: asdict(report) for each, report in reports.items()}, "missing": splits.missing}, 1)
     else:
         for each, report in reports.items():
-            print(f"{name}, {each}: {report.found} samples found, {report.read} read, {len(report.broken)} broken")
+            print(
+                f"{name}, {each}: {report.num_samples} samples found, {report.read} read, {len(report.broken)} broken"
+            )
             for broken, why in report.broken:
                 print(f"  {broken}: {why}")
         for each, why in splits.missing.items():

@@ -243,7 +243,7 @@ def find_target(renderer: Renderer, frames: int, instance: int = 0) -> tuple[int
 
     `instance` 0 selects the instance with the largest visible area.
     """
-    num_instances = int(renderer.looks.instance.max())
+    num_instances = int(renderer.materials.instance.max())
     for number in range(frames if num_instances else 0):
         view = renderer.view(number / renderer.scenes.fps)
         instance_map = renderer.instances(view)

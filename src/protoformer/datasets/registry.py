@@ -122,9 +122,15 @@ DATASETS: dict[str, DatasetEntry] = {entry.name: entry for entry in _ENTRIES}
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Result of `check_dataset`: numbers of samples, and (name, error message) of each broken one."""
+    """Result of `check_dataset`.
 
-    found: int
+    Attributes:
+        num_samples: Number of samples of the dataset.
+        read: Number of samples that could be read.
+        broken: (name, error message) of each sample that could not.
+    """
+
+    num_samples: int
     read: int
     broken: tuple[tuple[str, str], ...]
 

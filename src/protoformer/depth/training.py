@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from protoformer.depth.losses import depth_loss, valid_depth_mask
-from protoformer.models.heads.depth import focal_length, metric_depth, optical_center
+from protoformer.models.heads.depth import focal_length, metric_depth, principal_point
 from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import full_precision, normalize_images
 from protoformer.synthetic.samples import DepthSample
@@ -57,7 +57,7 @@ class DepthTask:
         return {
             **labels,
             **{"image": batch.image, "depth": batch.depth, "valid": batch.valid},
-            **{"focal": focal_length(batch.intrinsics), "center": optical_center(batch.intrinsics)},
+            **{"focal": focal_length(batch.intrinsics), "center": principal_point(batch.intrinsics)},
         }
 
     def weight(self, tensors: dict[str, Tensor]) -> Tensor:
@@ -93,7 +93,7 @@ class ValidationDepths(ValidationScenes[DepthSample]):
     def predict(self, network: nn.Module, batch: DepthSample) -> Tensor:
         """Predict depth with the true cameras."""
         assert batch.intrinsics is not None
-        log: Tensor = network(normalize_images(batch.image), optical_center(batch.intrinsics)).log_depths[-1]
+        log: Tensor = network(normalize_images(batch.image), principal_point(batch.intrinsics)).log_depths[-1]
         return metric_depth(log.float(), focal_length(batch.intrinsics)).cpu()
 
     def compute_scores(self, pairs: Iterable[tuple[DepthSample, Tensor]]) -> dict[str, float]:

@@ -146,7 +146,7 @@ class EstimationErrors:
 
 def _scale_shake(scenes: Scenes, draws: SceneRandom) -> Scenes:
     """Scale the camera shake of each scene by a random factor, which is 0 for some."""
-    strength = draws.log_uniform("shake", *SHAKE) * ~draws.whether("steady", NO_SHAKE)
+    strength = draws.log_uniform("shake", *SHAKE) * ~draws.bernoulli("steady", NO_SHAKE)
 
     def scale_path(path: MotionPath) -> MotionPath:
         factor = strength.view(-1, *[1] * (path.powers.dim() - 1))
@@ -160,7 +160,7 @@ def _scale_shake(scenes: Scenes, draws: SceneRandom) -> Scenes:
 def _moving_objects(draws: SceneRandom, size: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return masks of discs, N x discs x 1 x h x w, and their velocities, N x discs x 2 x 1 x 1, pixels per frame."""
     height, width = size
-    exists = draws.whether("stranger.there", OBJECT_PROBABILITY, (MAX_OBJECTS,))
+    exists = draws.bernoulli("stranger.there", OBJECT_PROBABILITY, (MAX_OBJECTS,))
     x, y = (
         draws.uniform(f"stranger.{axis}", 0.0, side, (MAX_OBJECTS,)) for axis, side in (("x", width), ("y", height))
     )
@@ -175,5 +175,5 @@ def _moving_objects(draws: SceneRandom, size: tuple[int, int], device: torch.dev
 def _clip_ends(draws: SceneRandom, past: int, frames: int) -> tuple[Tensor, Tensor]:
     """Return the first and last frame, N each, of the clips; both stabilized frames lie inside."""
     first, last = draws.integer("first", 0, past + 1), draws.integer("last", past + 1, frames)
-    early, late = (draws.whether(f"cut.{end}", ENDS) for end in ("first", "last"))
+    early, late = (draws.bernoulli(f"cut.{end}", ENDS) for end in ("first", "last"))
     return torch.where(early, first, 0), torch.where(late, last, frames)

@@ -178,7 +178,7 @@ class Assembly:
             gain, tone = gain * color, self.draws.uniform(f"{name}: tone", *material.tone, (num_materials, 1))
             bias = tone * tint * color - 0.5 * gain
         if material.plain:
-            plain = self.draws.whether(f"{name}: plain", material.plain, (num_materials, 1))
+            plain = self.draws.bernoulli(f"{name}: plain", material.plain, (num_materials, 1))
             faint = gain * self.draws.uniform(f"{name}: faint", 0.02, 0.2, (num_materials, 1))
             bare = self.draws.uniform(f"{name}: bare", *material.bare, (num_materials, 1)) * tint - 0.5 * faint
             gain, bias = torch.where(plain, faint, gain), torch.where(plain, bare, bias)
@@ -258,7 +258,7 @@ def sample_atmosphere(draws: SceneRandom, fog: tuple[float, float] = (0.0005, 0.
         sun=sun,
         ambient=draws.uniform("sun.ambient", 0.35, 0.75),
         sunlight=1 + draws.uniform("sun.colour", -0.08, 0.08, (3,)),
-        fog=draws.log_uniform("fog.density", *fog) * draws.whether("fog.is", foggy),
+        fog=draws.log_uniform("fog.density", *fog) * draws.bernoulli("fog.is", foggy),
         fog_color=(gray + draws.uniform("fog.colour", -0.08, 0.08, (3,))).clamp(0, 1),
     )
 
@@ -269,10 +269,10 @@ def sample_sensor(draws: SceneRandom, focus: tuple[float, float] = (2.0, 20.0)) 
     `focus` is the range of the focus distance, meters.
     """
     zero = torch.zeros(len(draws), 3, dtype=torch.float64)
-    flicker = draws.normal("film.flicker", 0.0, 0.06, (1, 2)) * draws.whether("film.flickers", 0.5, (1, 1))
+    flicker = draws.normal("film.flicker", 0.0, 0.06, (1, 2)) * draws.bernoulli("film.flickers", 0.5, (1, 1))
     return Sensor(
-        shutter=draws.uniform("film.shutter", 0.2, 0.9) * draws.whether("film.blur", 0.7),
-        aperture=draws.log_uniform("film.aperture", 1.0, 12.0) * draws.whether("film.soft", 0.3),
+        shutter=draws.uniform("film.shutter", 0.2, 0.9) * draws.bernoulli("film.blur", 0.7),
+        aperture=draws.log_uniform("film.aperture", 1.0, 12.0) * draws.bernoulli("film.soft", 0.3),
         focus=draws.log_uniform("film.focus", *focus),
         exposure=MotionPath.of(zero + draws.normal("film.gain", 0.0, 0.05, (3,))).with_waves(
             flicker, draws.uniform("film.rate", 0.2, 4.0, (1, 2)), draws.uniform("film.phase", 0.0, 6.28, (1, 2))
@@ -358,7 +358,7 @@ def sample_hand_motion(draws: SceneRandom, strength: float = 1.0) -> tuple[Motio
     # About one degree and a few millimeters; smallest about the optical axis.
     turn = tremor("hand.turn", torch.tensor([0.045, 0.045, 0.025], dtype=torch.float64)[:, None])
     shift = tremor("hand.shift", torch.tensor([0.012, 0.012, 0.008], dtype=torch.float64)[:, None])
-    walk_strength = draws.whether("hand.walks", 0.5, (1, 1)) * size
+    walk_strength = draws.bernoulli("hand.walks", 0.5, (1, 1)) * size
     step, phase = draws.uniform("hand.step", 1.6, 2.2, (1, 1)), draws.uniform("hand.foot", 0.0, 6.28, (1, 1))
     halves = torch.tensor([0.5, 1.0, 1.0], dtype=torch.float64)[:, None]
     sway = torch.tensor([0.015, 0.025, 0.01], dtype=torch.float64)[:, None]

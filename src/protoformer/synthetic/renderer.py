@@ -13,7 +13,7 @@ from protoformer.synthetic.surface import (
     NEAREST,
     Hits,
     Shapes,
-    build_looks,
+    build_materials,
     hits,
     in_shadow,
     nearest,
@@ -147,9 +147,11 @@ class Renderer:
         self.scenes, self.device = scenes, torch.device(device)
         self.bank = (procedural_bank() if bank is None else bank).to(self.device)
         primitives, atmosphere = scenes.primitives, scenes.atmosphere
-        self.looks = build_looks(primitives, atmosphere.sun, atmosphere.ambient, atmosphere.sunlight, self.device)
+        self.materials = build_materials(
+            primitives, atmosphere.sun, atmosphere.ambient, atmosphere.sunlight, self.device
+        )
         outline = to_device(primitives.outline.permute(2, 0, 1).float(), self.device)
-        self.shapes = Shapes(outline, self.looks.texture, self.bank)
+        self.shapes = Shapes(outline, self.materials.texture, self.bank)
 
     def view(self, time: float | Tensor, steady: bool = False) -> View:
         """Cast the rays of one moment.
@@ -208,7 +210,7 @@ class Renderer:
 
     def instances(self, view: View) -> Tensor:
         """Return the instance map, 0 for the static background: B x 1 x H x W, int64."""
-        return view.map(self.looks.instance.gather(1, view.hits.index)[None])
+        return view.map(self.materials.instance.gather(1, view.hits.index)[None])
 
     def boxes(self, view: View) -> Tensor:
         """Return boxes of the visible parts of instances 1, 2, ...: B x I x 4, (x, y, w, h), pixels; NaN if none."""
@@ -224,7 +226,7 @@ class Renderer:
         x, y = pixel_grid(2 * height, 2 * width, self.device)
         grid = torch.stack((x - width // 2, y - height // 2))
         positions = grid.flatten(1).expand(self.scenes.count, -1, -1)
-        isolated = replace(frame, alive=frame.alive & (self.looks.instance == selected))
+        isolated = replace(frame, alive=frame.alive & (self.materials.instance == selected))
         depth, _ = nearest(isolated, self.shapes, positions)
         return torch.isfinite(depth).view(-1, 1, 2 * height, 2 * width)
 
@@ -311,7 +313,7 @@ class Renderer:
     def _clean_by_kernels(self, view: View) -> Tensor:
         from protoformer.synthetic.kernels import shading_kernels
 
-        return shading_kernels.clean(view.frame, self.shapes, self.looks, view.hits, _edge_offsets(self.device))
+        return shading_kernels.clean(view.frame, self.shapes, self.materials, view.hits, _edge_offsets(self.device))
 
     def _exposed_by_kernels(self, view: View, subframes: int) -> Tensor:
         """Run `_exposed` in one kernel for all subframes."""
@@ -320,7 +322,7 @@ class Renderer:
         times = torch.stack(self._shutter_times(view.frame, subframes))
         tables, suns = self.scenes.moments(times, view.frame.steady, self.device)
         shifts = _subframe_offsets(subframes, self.device)
-        return shading_kernels.exposed(view.frame, self.shapes, self.looks, tables, suns, self._atmosphere, shifts)
+        return shading_kernels.exposed(view.frame, self.shapes, self.materials, tables, suns, self._atmosphere, shifts)
 
     def _developed_by_kernels(self, image: Tensor, view: View) -> Tensor:
         """Run `_developed` in kernels, in place up to the codec."""
@@ -345,14 +347,14 @@ class Renderer:
 
     def _constant_color(self, hit: Hits) -> Tensor:
         """Compute colors of the clean pass: 3 x B x N."""
-        material = surface(hit, self.looks, self.bank)
-        return (material.color * material.light * self.looks.sunlight.T[:, :, None]).clamp(0, 1)
+        material = surface(hit, self.materials, self.bank)
+        return (material.color * material.light * self.materials.sunlight.T[:, :, None]).clamp(0, 1)
 
     def _final_color(self, hit: Hits) -> Tensor:
         """Compute colors of the final pass before lens and sensor: 3 x B x N."""
         atmosphere, frame = self.scenes.atmosphere, hit.frame
-        material = surface(hit, self.looks, self.bank)
-        sun, ambient = frame.sun.T[:, :, None], self.looks.ambient[:, None]
+        material = surface(hit, self.materials, self.bank)
+        sun, ambient = frame.sun.T[:, :, None], self.materials.ambient[:, None]
         cosine = (material.normals * sun).sum(dim=0)
         sky = hit.index >= sum(frame.counts[: KINDS.index("sky")])
         shadow = in_shadow(frame, self.shapes, hit.points, hit.index) & ~sky
@@ -363,7 +365,7 @@ class Renderer:
         view = view / view.square().sum(dim=0).sqrt()
         reflected = view - 2 * (view * material.normals).sum(dim=0) * material.normals
         highlight = (reflected * sun).sum(dim=0).clamp_min(0) ** 24 * material.gloss * ~shadow
-        color = material.color * lit * self.looks.sunlight.T[:, :, None] + highlight
+        color = material.color * lit * self.materials.sunlight.T[:, :, None] + highlight
         transmittance = torch.exp(-atmosphere.fog.float().to(self.device)[:, None] * hit.depth)
         fog = atmosphere.fog_color.float().to(self.device).T[:, :, None]
         return (color * transmittance + fog * (1 - transmittance)).clamp(0, 1)

@@ -55,7 +55,7 @@ class SceneRandom:
         # 1 - u is never 0 for u in [0, 1), so the logarithm is finite.
         return mean + std * _box_muller(1 - self._unit(name, (2, (count + 1) // 2)))[:, :count].reshape(-1, *shape)
 
-    def whether(self, name: str, probability: Bound, shape: Shape = ()) -> Tensor:
+    def bernoulli(self, name: str, probability: Bound, shape: Shape = ()) -> Tensor:
         """Draw bools that are True with this probability."""
         return self._unit(name, shape) < probability
 
@@ -72,7 +72,7 @@ class SceneRandom:
             raise ValueError(f"{name}: the weights {list(weights)} must be non-negative with a positive sum")
         return torch.searchsorted(cumulative / cumulative[-1], self._unit(name, shape), right=True)
 
-    def direction(self, name: str, shape: Shape = ()) -> Tensor:
+    def unit_vector(self, name: str, shape: Shape = ()) -> Tensor:
         """Draw unit vectors uniformly from the sphere: B x *shape x 3."""
         height, azimuth = self._unit(name, (2, *shape)).unbind(dim=1)
         # Bands of equal height on a sphere have equal area (Archimedes), so that z is uniform.
@@ -80,7 +80,7 @@ class SceneRandom:
         radius = (1 - z * z).sqrt()
         return torch.stack((radius * angle.cos(), radius * angle.sin(), z), dim=-1)
 
-    def order(self, name: str, count: int) -> Tensor:
+    def permutation(self, name: str, count: int) -> Tensor:
         """Draw uniformly random permutations of 0 .. count - 1: B x count, int64."""
         return torch.from_numpy(self._words(name, (count,)).argsort(axis=1, kind="stable"))
 

@@ -326,7 +326,7 @@ MIN_FACING = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
+class Materials:
     """Materials of the primitives, on the rendering device; constant over time.
 
     Attributes:
@@ -406,7 +406,7 @@ class Hits:
 
 
 def hits(frame: Frame, index: Tensor, depth: Tensor, positions: Tensor) -> Hits:
-    """Build `Hits` from the output of `casting.nearest` for rays through positions (B x 2 x N, pixels)."""
+    """Build `Hits` from the output of `surface.nearest` for rays through positions (B x 2 x N, pixels)."""
     return Hits(frame, index, depth, torch.stack(frame.rays(positions)))
 
 
@@ -461,25 +461,25 @@ class Surface:
     normals: Tensor
 
 
-def surface(hit: Hits, looks: Looks, bank: TextureBank) -> Surface:
+def surface(hit: Hits, materials: Materials, bank: TextureBank) -> Surface:
     """Compute the appearance of each hit."""
     if hit.index.device.type == "cuda":
         from protoformer.synthetic.kernels import surface_kernels
 
         frame = hit.frame
         parts = surface_kernels.surface(
-            frame.table, looks.table, looks.texture, bank.texels, bank.side, bank.surfaces, frame.counts,
-            frame.lens, surface_kernels.light_of(looks), hit.index, hit.depth, hit.ray,
+            frame.table, materials.table, materials.texture, bank.texels, bank.side, bank.surfaces, frame.counts,
+            frame.lens, surface_kernels.light_of(materials), hit.index, hit.depth, hit.ray,
         )  # fmt: skip
         return Surface(parts[:3], parts[3], parts[4], parts[5:])
-    return plain_surface(hit, looks, bank)
+    return plain_surface(hit, materials, bank)
 
 
-def plain_surface(hit: Hits, looks: Looks, bank: TextureBank) -> Surface:
+def plain_surface(hit: Hits, materials: Materials, bank: TextureBank) -> Surface:
     """Compute the appearance of each hit in PyTorch, on any device."""
     counts = hit.frame.counts
-    rows = gather_rows(looks.table, hit.index)
-    texture = gather_rows(looks.texture[None], hit.index)[0]
+    rows = gather_rows(materials.table, hit.index)
+    texture = gather_rows(materials.texture[None], hit.index)[0]
     normal = normals(hit)
     size, tiling = rows[SIZE], rows[TILING]
     x, y, z = hit.material * size
@@ -500,8 +500,8 @@ def plain_surface(hit: Hits, looks: Looks, bank: TextureBank) -> Surface:
     world_normals = _normalize(
         torch.stack([lit[3 * i] * n[0] + lit[3 * i + 1] * n[1] + lit[3 * i + 2] * n[2] for i in range(3)])
     )
-    cosine = (world_normals * looks.sun.T[:, :, None]).sum(dim=0)
-    light = shade(torch.where(hit.flat, cosine.abs(), cosine), looks.ambient[:, None])
+    cosine = (world_normals * materials.sun.T[:, :, None]).sum(dim=0)
+    light = shade(torch.where(hit.flat, cosine.abs(), cosine), materials.ambient[:, None])
     encloses = hit.index >= sum(counts[: KINDS.index("room")])  # rooms and skies are emissive
     return Surface(color, torch.where(encloses, 1.0, light), rows[GLOSS], normal)
 
@@ -511,7 +511,9 @@ def shade(cosine: Tensor, ambient: Tensor) -> Tensor:
     return ambient + (1 - ambient) * (0.5 + 0.5 * cosine).clamp(0, 1)
 
 
-def build_looks(primitives: Primitives, sun: Tensor, ambient: Tensor, sunlight: Tensor, device: torch.device) -> Looks:
+def build_materials(
+    primitives: Primitives, sun: Tensor, ambient: Tensor, sunlight: Tensor, device: torch.device
+) -> Materials:
     """Build the materials of scenes on the rendering device."""
     rotations = rotation(primitives.spin.at(torch.zeros(primitives.alive.shape[0]))) @ primitives.base
     lit = rotations / primitives.extent[..., None, :]
@@ -526,7 +528,7 @@ def build_looks(primitives: Primitives, sun: Tensor, ambient: Tensor, sunlight: 
         ),
         dim=-1,
     )
-    return Looks(
+    return Materials(
         table=to_device(table.permute(2, 0, 1).float(), device),
         texture=to_device(primitives.texture, device),
         instance=to_device(primitives.instance, device),

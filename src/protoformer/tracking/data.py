@@ -132,7 +132,7 @@ def _sample_search_crops(
     `truth` are the boxes of the targets, N x 4, pixels; `previous`, those in the reference frame, are used where a
     target has no box.
     """
-    device, followed = truth.device, draws.whether("followed", FOLLOWED)
+    device, followed = truth.device, draws.bernoulli("followed", FOLLOWED)
     deviations = draws.normal("scale").clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS)
     scale = (torch.where(followed, NEAR_SCALE_STD, SCALE_STD) * deviations).exp()
     near = draws.normal("near", std=NEAR_OFFSET_STD, shape=(2,)).clamp(-MAX_OFFSET / 2, MAX_OFFSET / 2)
@@ -145,7 +145,7 @@ def _sample_search_crops(
     displaced, room = _displaced_centers(
         box_centers(boxes), side, to_device(away.float(), device), to_device(along.float(), device), frame_size
     )
-    elsewhere = to_device(draws.whether("elsewhere", ELSEWHERE), device) & (room >= MIN_ROOM * side)
+    elsewhere = to_device(draws.bernoulli("elsewhere", ELSEWHERE), device) & (room >= MIN_ROOM * side)
     centers = box_centers(boxes) + to_device(offset.float(), device) * side[:, None]
     centers = torch.where(elsewhere[:, None], displaced, centers)
     return Crops(centers - side[:, None] / 2, side, config.tracking.search_size)
@@ -172,8 +172,8 @@ def _displaced_centers(
 def _augment(pairs: TrackPairs, draws: SceneRandom) -> TrackPairs:
     """Flip both crops of a pair horizontally, jitter the colors of each crop, and blur some search crops."""
     device = pairs.search.device
-    flipped = to_device(draws.whether("mirrored", 0.5), device)
-    gray, blurred = draws.whether("grey", GRAY), to_device(draws.whether("blurred", BLURRED), device)
+    flipped = to_device(draws.bernoulli("mirrored", 0.5), device)
+    gray, blurred = draws.bernoulli("grey", GRAY), to_device(draws.bernoulli("blurred", BLURRED), device)
     reference = _jitter_colors(_flip_images(pairs.reference, flipped), "reference", gray, draws)
     search = _jitter_colors(_flip_images(pairs.search, flipped), "search", gray, draws)
     smoothed = F.avg_pool2d(search, 3, stride=1, padding=1, count_include_pad=False)
@@ -253,12 +253,12 @@ class SyntheticPairs:
         draws = SceneRandom(SALT, scenes.sensor.key)
         start = draws.uniform("begin", 0.0, MAX_START)
         gap = draws.log_uniform("gap", *(GAPS if scenes.target else SHORT_GAPS))
-        backwards = draws.whether("backwards", 0.5)
+        backwards = draws.bernoulli("backwards", 0.5)
         times = torch.where(backwards, start + gap, start), torch.where(backwards, start, start + gap)
         clip = track_frames(renderer, render_pass, times, partial(sample_targets, draws=draws))
         own = torch.arange(scenes.count)
         neighbor = torch.where((own ^ 1) < scenes.count, own ^ 1, own)
-        negative = draws.whether("stranger", NEGATIVES) & (neighbor != own)
+        negative = draws.bernoulli("stranger", NEGATIVES) & (neighbor != own)
         first, second = _clip_views(clip, 0), _clip_views(clip, 1)
         # A target that is occluded in the first frame and visible in the second uses the second as its reference.
         swap = (first.visible < MIN_COVERAGE) & (second.visible >= MIN_COVERAGE)
@@ -294,7 +294,7 @@ class ClipPairs:
         draws = SceneRandom(seed ^ SALT, [(epoch << 32) + number])
         clip = _read_sequence(dataset, index)
         reference = _choose_frame(clip.present.nonzero()[:, 0], draws, "reference")
-        negative = draws.whether("stranger", NEGATIVES) & (len(dataset) > 1)
+        negative = draws.bernoulli("stranger", NEGATIVES) & (len(dataset) > 1)
         search = _sequence_view(clip, _choose_search_frame(clip, reference, draws))
         if bool(negative):
             other = (index + 1 + int(draws.integer("other", 0, len(dataset) - 1))) % len(dataset)
@@ -316,7 +316,7 @@ def _choose_search_frame(clip: TrackSequence, reference: int, draws: SceneRandom
     near = torch.zeros_like(clip.present)
     near[max(0, reference - MAX_FRAME_GAP) : reference + MAX_FRAME_GAP + 1] = True
     absent = (near & ~clip.present).nonzero()[:, 0]
-    use_absent = bool(draws.whether("hidden", ABSENT_SEARCHES)) and len(absent) > 0
+    use_absent = bool(draws.bernoulli("hidden", ABSENT_SEARCHES)) and len(absent) > 0
     return _choose_frame(absent if use_absent else (near & clip.present).nonzero()[:, 0], draws, "search")
 
 

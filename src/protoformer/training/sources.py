@@ -44,7 +44,7 @@ from protoformer.training.recipe import DataSection
 
 MAX_CACHED_BYTES = 2 * 2**30
 """Maximum decoded size of a depth dataset that is cached in memory; flow pairs are crops of larger images."""
-Vary = Callable[[Dataset[Any], int, Any, Key], Sample]
+Augment = Callable[[Dataset[Any], int, Any, Key], Sample]
 """Augments a sample, given the dataset, the sample's index, the augmentation and a key that seeds it."""
 
 
@@ -58,7 +58,7 @@ class DatasetMix(Generic[Sample]):
     A sample that cannot be read is replaced by the next one of the order, augmented by the key of the replaced one.
     """
 
-    def __init__(self, data: DataSection, local_indices: range, vary: Vary[Sample]) -> None:
+    def __init__(self, data: DataSection, local_indices: range, augment: Augment[Sample]) -> None:
         """Open the recipe's datasets; this rank makes the samples `local_indices` of a batch."""
         self.batch_size, self.local_indices, self.seed, self.budget = (
             data.batch_size,
@@ -66,7 +66,7 @@ class DatasetMix(Generic[Sample]):
             data.seed,
             data.max_broken_samples,
         )
-        self.vary: Vary[Sample] = vary
+        self.augment: Augment[Sample] = augment
         sections = {name: section for name, section in data.datasets.items() if section.weight > 0}
         self.datasets = [_open_dataset(name, data) for name in sections]
         self.augmentations = [section.build_augmentation(data.crop_size) for section in sections.values()]
@@ -100,7 +100,7 @@ class DatasetMix(Generic[Sample]):
             if name in broken:
                 continue
             try:
-                sample: Sample = self.vary(dataset, index, self.augmentations[dataset_index], key)
+                sample: Sample = self.augment(dataset, index, self.augmentations[dataset_index], key)
                 return sample
             except (OSError, ValueError) as error:  # an InputError is a ValueError
                 broken[name] = str(error).removesuffix(".")
@@ -161,8 +161,9 @@ SQRT_2 = math.sqrt(2)
 class SyntheticMix(Generic[Batch]):
     """Makes batches of synthetic scenes.
 
-    A batch is of one family and one pass. Its number decides the family; each family numbers its own batches, and batch
-    m of a family holds its scenes m * B, m * B + 1, ..., where B is the batch size over all ranks, at its own pace.
+    A batch is of one family, one render pass and one motion scale. Its number decides the family; each family numbers
+    its own batches, and batch m of a family holds its scenes m * B, m * B + 1, ..., where B is the batch size over all
+    ranks.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class SyntheticMix(Generic[Batch]):
         bank = _bank(data.texture_bank, device).to(device)
         weights = {name: weight for name, weight in sorted(data.families.items()) if weight > 0}
         self.zooms = [data.zoom.get(name) for name in weights]
-        self.paces = [data.motion_scale.get(name, (1.0, 1.0)) for name in weights]
+        self.motion_scales = [data.motion_scale.get(name, (1.0, 1.0)) for name in weights]
         self.generators = [
             SyntheticScenes(name, family_seed(data.seed, name), data.crop_size, bank=bank) for name in weights
         ]
@@ -197,16 +198,16 @@ class SyntheticMix(Generic[Batch]):
 
     def _render(self, number: int) -> Batch:
         family, family_number = self.locate(number)
-        look = "final" if (family_number + 1) * GOLDEN % 1 < self.final else "clean"
+        render_pass = "final" if (family_number + 1) * GOLDEN % 1 < self.final else "clean"
         scenes = self._draw_scenes(family, family_number)
-        scenes = dataclasses.replace(scenes, fps=scenes.fps / self._get_pace(family, family_number))
+        scenes = dataclasses.replace(scenes, fps=scenes.fps / self._get_motion_scale(family, family_number))
         generator = self.generators[family]
         draws = SceneRandom(generator.seed, [family_number * self.batch_size + index for index in self.local_indices])
         zoom = self.zooms[family]
         if zoom is not None:
             factor, offset = draws.log_uniform("window.zoom", *zoom), draws.uniform("window.place", shape=(2,))
             scenes = crop_of_larger(scenes, factor, offset)
-        batch = self.make(Renderer(scenes, generator.bank, self.device), look)
+        batch = self.make(Renderer(scenes, generator.bank, self.device), render_pass)
         if self.relight is not None:
             batch = self.relight(batch, self.light, draws)
         return batch
@@ -221,10 +222,10 @@ class SyntheticMix(Generic[Batch]):
         family = int(self._get_families(number, number + 1)[0])
         return family, int(self._family_counts[family])
 
-    def _get_pace(self, family: int, family_number: int) -> float:
-        """Return the pace of a family's batch, distributed log-uniformly between its minimum and maximum."""
-        min_pace, max_pace = self.paces[family]
-        return min_pace * math.pow(max_pace / min_pace, (family_number + 1) * SQRT_2 % 1)
+    def _get_motion_scale(self, family: int, family_number: int) -> float:
+        """Return the motion scale of a family's batch, distributed log-uniformly between its minimum and maximum."""
+        min_scale, max_scale = self.motion_scales[family]
+        return min_scale * math.pow(max_scale / min_scale, (family_number + 1) * SQRT_2 % 1)
 
     def _get_families(self, start: int, stop: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Return the families of batches start .. stop - 1; multiples of the golden ratio mix them evenly."""
@@ -277,12 +278,12 @@ class SampleKind(Generic[Sample]):
 
     Attributes:
         render: Renders a batch of synthetic scenes from (renderer, pass), where pass is "clean" or "final".
-        vary: Augments one sample of a dataset; None for tasks that train on synthetic scenes only.
+        augment: Augments one sample of a dataset; None for tasks that train on synthetic scenes only.
         relight: Changes the light of a rendered batch; None where scenes are not relit.
     """
 
     render: Callable[[Renderer, str], Sample]
-    vary: Vary[Sample] | None
+    augment: Augment[Sample] | None
     relight: Relight[Sample] | None = None
 
 
@@ -339,12 +340,12 @@ def open_source(
         synthetic = _MakerSource(renderer, target, num_workers=0 if target.type == "cuda" else data.num_workers)
         if data.source == "synthetic":
             return synthetic
-    if kind.vary is None:
+    if kind.augment is None:
         raise InputError(
             f"data.source is {data.source}, but this task trains on synthetic scenes only; set it to synthetic."
         )
     broken = BrokenSamples(data.max_broken_samples, on_message)
-    dataset = _MakerSource(DatasetMix(data, indices, kind.vary), target, data.num_workers, broken)
+    dataset = _MakerSource(DatasetMix(data, indices, kind.augment), target, data.num_workers, broken)
     return dataset if data.source == "dataset" else _MixedSource(synthetic, dataset, data.synthetic_fraction)
 
 

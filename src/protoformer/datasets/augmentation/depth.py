@@ -111,7 +111,7 @@ DEPTH_AUGMENTATIONS: dict[str, DepthAugmentation] = {
 
 
 @dataclass(frozen=True)
-class CropPlan:
+class RotatedCropGeometry:
     """Geometry of one crop: the image is rotated about `center`, scaled, flipped, and cropped around it.
 
     Attributes:
@@ -145,7 +145,7 @@ class DepthParameters:
     """Augmentation parameters of one sample.
 
     Attributes:
-        cutting: Geometry of the crop.
+        geometry: Scale, rotation, flip and position of the crop.
         colors: Color jitter.
         blur: Standard deviation of the blur, in pixels.
         noise: Standard deviation of the noise.
@@ -153,7 +153,7 @@ class DepthParameters:
         erased: Boxes (x, y, w, h) erased from the crop, in pixels.
     """
 
-    cutting: CropPlan
+    geometry: RotatedCropGeometry
     colors: Jitter = NEUTRAL
     blur: float = 0.0
     noise: float = 0.0
@@ -165,7 +165,7 @@ def sample_depth_parameters(config: DepthAugmentation, key: Key, size: tuple[int
     """Sample the parameters of the sample with a key (seed, epoch, index) and a resized image of (height, width)."""
     draws = ParameterSampler(key)
     return DepthParameters(
-        cutting=_sample_crop(config, draws, size),
+        geometry=_sample_geometry(config, draws, size),
         colors=sample_jitter(config, draws, "first"),
         blur=draws.uniform("blur", 0.0, config.blur) if draws.bernoulli("blurred", config.blur_probability) else 0.0,
         noise=draws.uniform("noise", 0.0, config.noise) if draws.bernoulli("noisy", config.noise_probability) else 0.0,
@@ -174,7 +174,7 @@ def sample_depth_parameters(config: DepthAugmentation, key: Key, size: tuple[int
     )
 
 
-def _sample_crop(config: DepthAugmentation, draws: ParameterSampler, size: tuple[int, int]) -> CropPlan:
+def _sample_geometry(config: DepthAugmentation, draws: ParameterSampler, size: tuple[int, int]) -> RotatedCropGeometry:
     angle = draws.uniform("rotation", -config.rotation, config.rotation)
     cosine, sine = abs(math.cos(angle)), abs(math.sin(angle))
     crop_height, crop_width = config.crop
@@ -185,7 +185,7 @@ def _sample_crop(config: DepthAugmentation, draws: ParameterSampler, size: tuple
     slack_x, slack_y = (
         max(0.0, length - needed / scale) for length, needed in zip((size[1], size[0]), extent, strict=True)
     )
-    return CropPlan(
+    return RotatedCropGeometry(
         crop=config.crop,
         center=(
             (size[1] - 1) / 2 + slack_x * (draws.random("centre x") - 0.5),
@@ -201,8 +201,8 @@ def apply_depth(sample: DepthSample, parameters: Sequence[DepthParameters]) -> D
     """Apply parameters to a batch, one per image; depth is sampled at the nearest pixels, never interpolated."""
     if len(parameters) != len(sample.image):
         raise ValueError(f"a batch of {len(sample.image)} needs as many parameters, not {len(parameters)}")
-    matrices = torch.stack([params.cutting.matrix for params in parameters])
-    positions = _sampling_positions(matrices, parameters[0].cutting.crop, sample.image)
+    matrices = torch.stack([params.geometry.matrix for params in parameters])
+    positions = _sampling_positions(matrices, parameters[0].geometry.crop, sample.image)
     image = jitter(sample_bilinear(sample.image, positions), [params.colors for params in parameters])
     image = blur(image, [params.blur for params in parameters])
     image = add_noise(image, [params.noise for params in parameters], [params.seed for params in parameters])

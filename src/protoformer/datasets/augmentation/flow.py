@@ -39,7 +39,7 @@ from protoformer.synthetic.samples import FlowSample
 
 
 @dataclass(frozen=True)
-class Placement:
+class CropGeometry:
     """Geometry of one crop: the image is scaled, then flipped, then cropped.
 
     Attributes:
@@ -132,19 +132,19 @@ class _Axis:
 
 
 class Resampling:
-    """Resamples a batch with one placement per sample.
+    """Resamples a batch with one geometry per sample.
 
     Args:
-        placements: One per sample, with the same image size and crop size.
+        geometries: One per sample, with the same image size and crop size.
         device: Device of the maps.
     """
 
-    def __init__(self, placements: Sequence[Placement], device: torch.device) -> None:
-        size, crop = placements[0].size, placements[0].crop
-        if any(placement.size != size or placement.crop != crop for placement in placements):
+    def __init__(self, geometries: Sequence[CropGeometry], device: torch.device) -> None:
+        size, crop = geometries[0].size, geometries[0].crop
+        if any(geometry.size != size or geometry.crop != crop for geometry in geometries):
             raise ValueError("the samples of a batch must share one image size and one crop size")
-        x = torch.tensor([placement.x for placement in placements], dtype=torch.float64)
-        y = torch.tensor([placement.y for placement in placements], dtype=torch.float64)
+        x = torch.tensor([geometry.x for geometry in geometries], dtype=torch.float64)
+        y = torch.tensor([geometry.y for geometry in geometries], dtype=torch.float64)
         self.size, self.crop = size, crop
         self.columns = _Axis(x[:, :1], x[:, 1:], size[1], crop[1], device)
         self.rows = _Axis(y[:, :1], y[:, 1:], size[0], crop[0], device)
@@ -304,7 +304,7 @@ class Parameters:
     The boxes (x, y, w, h) erased from the second image are in its pixels before resampling.
     """
 
-    placement: Placement
+    geometry: CropGeometry
     first: Jitter = NEUTRAL
     second: Jitter = NEUTRAL
     erased: tuple[Box, ...] = ()
@@ -315,10 +315,10 @@ def sample_flow_parameters(config: Augmentation, key: Key, size: tuple[int, int]
     draws = ParameterSampler(key)
     first = sample_jitter(config, draws, "first")
     second = sample_jitter(config, draws, "second") if draws.bernoulli("asymmetric", config.asymmetric) else first
-    return Parameters(_sample_placement(config, draws, size), first, second, sample_boxes(config, draws, size))
+    return Parameters(_sample_geometry(config, draws, size), first, second, sample_boxes(config, draws, size))
 
 
-def _sample_placement(config: Augmentation, draws: ParameterSampler, size: tuple[int, int]) -> Placement:
+def _sample_geometry(config: Augmentation, draws: ParameterSampler, size: tuple[int, int]) -> CropGeometry:
     scale_x, scale_y = 1.0, 1.0
     if draws.bernoulli("scaled", config.scale_probability):
         scale_x = scale_y = 2 ** draws.uniform("scale", config.min_scale, config.max_scale)
@@ -331,7 +331,7 @@ def _sample_placement(config: Augmentation, draws: ParameterSampler, size: tuple
     # The tolerance keeps a rounding error of the minimum scale from costing a pixel.
     max_x = max(0, math.floor(scale_x * width - crop_width + 1e-6))
     max_y = max(0, math.floor(scale_y * height - crop_height + 1e-6))
-    return Placement(
+    return CropGeometry(
         size=size,
         crop=config.crop,
         scale=(scale_x, scale_y),
@@ -387,7 +387,7 @@ def apply_flow(sample: FlowSample, parameters: Sequence[Parameters], sparse: boo
 def _build_resampling(images: Tensor, parameters: Sequence[Parameters]) -> Resampling:
     if len(parameters) != len(images):
         raise ValueError(f"a batch of {len(images)} needs as many parameters, not {len(parameters)}")
-    resampling = Resampling([params.placement for params in parameters], images.device)
+    resampling = Resampling([params.geometry for params in parameters], images.device)
     if resampling.size != tuple(images.shape[-2:]):
         raise ValueError(f"the parameters are for images of {resampling.size}, not of {tuple(images.shape[-2:])}")
     return resampling

@@ -303,7 +303,7 @@ def relight_flow(sample: FlowSample, light: Light, draws: SceneRandom) -> FlowSa
     """
     size = (sample.first.shape[2], sample.first.shape[3])
     colors1, independent = _sample_colors(light, draws, "first"), _sample_colors(light, draws, "second")
-    colors2 = torch.where(draws.whether("light.asymmetric", light.asymmetric, (1,)), independent, colors1)
+    colors2 = torch.where(draws.bernoulli("light.asymmetric", light.asymmetric, (1,)), independent, colors1)
     first, second = (recolor(image, colors) for image, colors in ((sample.first, colors1), (sample.second, colors2)))
     if light.shadow:
         shadow1, shadow2 = _sample_shadows(light, draws, size)
@@ -358,7 +358,7 @@ def _sample_colors(light: Light, draws: SceneRandom, image: str) -> Tensor:
 def _sample_shadows(light: Light, draws: SceneRandom, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """Sample the parameters of `add_shadows` for the first and the second image."""
     width = size[1]
-    strength = draws.uniform("shadow.taken", 0.0, light.shade) * draws.whether("shadow.is", light.shadow)
+    strength = draws.uniform("shadow.taken", 0.0, light.shade) * draws.bernoulli("shadow.is", light.shadow)
     sharpness = draws.log_uniform("shadow.sharp", MIN_SHARPNESS, MAX_SHARPNESS)
     wavelength = draws.log_uniform("shadow.length", MIN_WAVELENGTH, MAX_WAVELENGTH, (NUM_WAVES,)) * width
     heading, phase = (draws.uniform(f"shadow.{name}", 0.0, 2 * math.pi, (NUM_WAVES,)) for name in ("heading", "phase"))
@@ -375,7 +375,7 @@ def _sample_shadows(light: Light, draws: SceneRandom, size: tuple[int, int]) -> 
 def _sample_boxes(light: Light, draws: SceneRandom, size: tuple[int, int]) -> Tensor:
     """Sample two boxes (x, y, w, h) to erase from each second image, in pixels, possibly empty: N x 2 x 4."""
     (height, width), (min_side, max_side) = size, light.erase_size
-    sides = draws.integer("erase.sides", min_side, max_side + 1, (2, 2)) * draws.whether(
+    sides = draws.integer("erase.sides", min_side, max_side + 1, (2, 2)) * draws.bernoulli(
         "erase.is", light.erase, (1, 1)
     )
     x, y = draws.integer("erase.x", 0, width, (2,)), draws.integer("erase.y", 0, height, (2,))

@@ -331,7 +331,7 @@ def image_center(images: Tensor) -> Tensor:
     return torch.stack([images.new_full((images.shape[0],), value, dtype=torch.float32) for value in center], dim=1)
 
 
-def optical_center(intrinsics: Tensor) -> Tensor:
+def principal_point(intrinsics: Tensor) -> Tensor:
     """Return the principal points (x, y) of intrinsics, B x 3 x 3: B x 2, pixels."""
     return intrinsics[:, :2, 2]
 

@@ -72,11 +72,11 @@ def _sample_paths(draws: SceneRandom, distance: Tensor) -> tuple[Tensor, Tensor,
 def _add_actors(assembly: Assembly, path: MotionPath) -> None:
     """Add creatures, vehicles, cutouts or cloths, mostly of one kind per scene, some with the same texture."""
     draws = assembly.draws
-    same_kind = draws.whether("actor.same", 0.7, (1,))
+    same_kind = draws.bernoulli("actor.same", 0.7, (1,))
     actor_kind = torch.where(same_kind, draws.integer("sort", 0, 4, (1,)), draws.integer("actor.sort", 0, 4, (ACTORS,)))
-    present = draws.whether("actor.is", 0.75, (ACTORS,)) | (torch.arange(ACTORS) == 0)
+    present = draws.bernoulli("actor.is", 0.75, (ACTORS,)) | (torch.arange(ACTORS) == 0)
     texture = draws.uniform("actor.dress", shape=(ACTORS,))
-    same_texture = draws.whether("actor.alike", 0.3, (ACTORS,))
+    same_texture = draws.bernoulli("actor.alike", 0.3, (ACTORS,))
     texture = torch.where(same_texture, texture[:, :1], texture)
     size = draws.log_uniform("actor.size", 0.5, 1.1, (ACTORS, 1))
     heading = draws.uniform("actor.heading", -math.pi, math.pi, (ACTORS,))
@@ -146,7 +146,7 @@ def _add_occluders(assembly: Assembly, distance: Tensor) -> None:
     depth = distance[:, None] * draws.uniform("post.near", 0.4, 0.75, (count,))
     position = vectors(draws.uniform("post.aside", -0.4, 0.4, (count,)) * depth, -1.5, depth)
     half_width = draws.log_uniform("post.thick", 0.03, 0.2, (count,))
-    alive = draws.whether("post.is", 0.5, (count,))
+    alive = draws.bernoulli("post.is", 0.5, (count,))
     assembly.add("box", "post", position, vectors(half_width, 3.0, half_width), material=METAL, alive=alive)
     depth = distance[:, None] * draws.uniform("board.near", 0.4, 0.7, (2,))
     start = vectors(0.0 * depth, -draws.uniform("board.high", 0.3, 1.5, (2,)), depth)
@@ -154,7 +154,7 @@ def _add_occluders(assembly: Assembly, distance: Tensor) -> None:
     frequency = draws.uniform("board.pace", 0.05, 0.3, (2, 1, 1))
     path = MotionPath.of(start).with_waves(swing, frequency, draws.uniform("board.phase", 0.0, 6.28, (2, 1, 1)))
     extent = vectors(draws.uniform("board.wide", 0.2, 0.8, (2,)), draws.uniform("board.tall", 0.3, 1.2, (2,)), 1.0)
-    alive = draws.whether("board.is", 0.5, (2,))
+    alive = draws.bernoulli("board.is", 0.5, (2,))
     assembly.add("rectangle", "board", path, extent, instance=torch.tensor([ACTORS + 1, ACTORS + 2]), alive=alive)
 
 

@@ -50,7 +50,7 @@ def add_ground(assembly: Assembly) -> None:
     )
     position = vectors(distance * angle.sin(), 0.0, distance * angle.cos())
     material = Material(repeat=(60.0, 300.0), contrast=(0.3, 0.8), tone=(0.3, 0.6))
-    assembly.add("ball", "hill", position, size, material=material, alive=draws.whether("hill.is", 0.7, (4,)))
+    assembly.add("ball", "hill", position, size, material=material, alive=draws.bernoulli("hill.is", 0.7, (4,)))
 
 
 def add_road(assembly: Assembly) -> Tensor:
@@ -66,13 +66,13 @@ def add_road(assembly: Assembly) -> Tensor:
     dash_z = first + gap * torch.arange(num_dashes)
     dash = vectors(draws.uniform("dash.width", 0.06, 0.12, (1,)), draws.uniform("dash.length", 1.0, 2.5, (1,)), 1.0)
     dash_position = vectors(draws.uniform("dash.side", -0.3, 0.3, (1,)) * half_width, -0.02, dash_z)
-    alive = draws.whether("dash.is", 0.8, (1,))
+    alive = draws.bernoulli("dash.is", 0.8, (1,))
     dash = dash.expand(-1, num_dashes, -1)
     assembly.add("rectangle", "dash", dash_position, dash, material=PAINT, base=flat, alive=alive)
     sides = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     line = vectors(torch.full_like(half_width, 0.07).expand(-1, 2), FAR, 1.0)
     position = vectors(sides * (half_width - 0.3), -0.02, 0.0)
-    has_lines = draws.whether("line.is", 0.7, (1,))
+    has_lines = draws.bernoulli("line.is", 0.7, (1,))
     assembly.add("rectangle", "line", position, line, material=PAINT, base=flat, alive=has_lines)
     curb = vectors(torch.full_like(half_width, 0.12).expand(-1, 2), 0.09, FAR)
     assembly.add("box", "kerb", vectors(sides * (half_width + 0.12), -0.07, 0.0), curb, material=STONE)
@@ -97,7 +97,7 @@ def add_houses(assembly: Assembly, front: Tensor, count: int = 12, probability: 
     )
     setback = draws.uniform("house.back", 0.3, 6.0, (count,))
     center = vectors(sides * (front + setback + extent[..., 0]), -extent[..., 1], z)
-    alive = draws.whether("house.is", probability, (count,))
+    alive = draws.bernoulli("house.is", probability, (count,))
     heading = draws.normal("house.heading", 0.0, 0.05, (count,))
     assembly.add("box", "house", center, extent, material=WALL, base=yaw_rotation(heading), alive=alive)
     # One textured front per house: a door, windows or a sign.
@@ -116,11 +116,11 @@ def add_fences(assembly: Assembly, side: Tensor) -> None:
     `side` is the distance of their fronts from the center of the street, B x 1, meters.
     """
     draws = assembly.draws
-    fence_side = torch.where(draws.whether("fence.left", 0.5, (1,)), -1.0, 1.0)
+    fence_side = torch.where(draws.bernoulli("fence.left", 0.5, (1,)), -1.0, 1.0)
     inwards = draws.uniform("fence.inwards", 0.0, 1.5, (2,))
     start = draws.uniform("fence.start", -2.0, 10.0, (2,))
     fence_x, wall_x = (side - inwards).split(1, dim=1)
-    alive = draws.whether("fence.is", 0.5, (2,))
+    alive = draws.bernoulli("fence.is", 0.5, (2,))
     wall_half_height = draws.uniform("wall.high", 0.25, 0.8, (1,))
     wall_half_length = draws.log_uniform("wall.long", 3.0, 30.0, (1,))
     position = vectors(-fence_side * wall_x, -wall_half_height, start[:, 1:] + wall_half_length)
@@ -158,7 +158,7 @@ def add_poles(assembly: Assembly, side: Tensor, count: int = 6) -> None:
     assembly.add("box", "pole", base, vectors(half_width, half_height, half_width), material=METAL)
     sign = base - vectors(0.0, 0.7 * half_height, 0.15)
     size = vectors(draws.uniform("sign.wide", 0.2, 0.6, (count,)), draws.uniform("sign.high", 0.2, 0.6, (count,)), 1.0)
-    alive = draws.whether("sign.is", 0.6, (count,))
+    alive = draws.bernoulli("sign.is", 0.6, (count,))
     assembly.add("rectangle", "sign", sign, size, material=Material(repeat=(0.5, 1.5)), alive=alive)
 
 
@@ -170,7 +170,7 @@ def add_trees(assembly: Assembly, side: Tensor, count: int = 8) -> None:
     z = draws.uniform("tree.along", 5.0, 80.0, (count,))
     radius = draws.uniform("tree.radius", 1.0, 3.2, (count,))
     trunk_half_height = draws.uniform("tree.trunk", 0.8, 2.0, (count,))
-    alive = draws.whether("tree.is", 0.8, (count,))
+    alive = draws.bernoulli("tree.is", 0.8, (count,))
     half_width = draws.uniform("tree.thick", 0.06, 0.25, (count,))
     material = Material(repeat=(0.5, 2.0), contrast=(0.3, 0.8), tone=(0.15, 0.4), gloss=0.0)
     position = vectors(x, -trunk_half_height, z)
@@ -282,7 +282,7 @@ def _add_traffic(assembly: Assembly, front: Tensor) -> None:
     side = torch.where(
         car_kind == 0,
         -1.0,
-        torch.where(car_kind == 1, 1.0, torch.where(draws.whether("car.left", 0.5, (CARS,)), -1.0, 1.0)),
+        torch.where(car_kind == 1, 1.0, torch.where(draws.bernoulli("car.left", 0.5, (CARS,)), -1.0, 1.0)),
     )
     edge = front - draws.uniform("car.edge", 3.0, 4.0, (CARS,))
     lane = torch.where(car_kind == 2, edge, draws.uniform("car.lane", 1.3, 2.2, (CARS,)))
@@ -295,21 +295,21 @@ def _add_traffic(assembly: Assembly, front: Tensor) -> None:
     position = vectors(side * lane, 0.0, z)
     velocity = vectors(draws.normal("car.drift", 0.0, 0.15, (CARS,)), 0.0, speed)
     heading = torch.where(speed < 0, torch.pi, 0.0) + draws.normal("car.heading", 0.0, 0.03, (CARS,))
-    alive = draws.whether("car.is", 0.7, (CARS,))
+    alive = draws.bernoulli("car.is", 0.7, (CARS,))
     add_cars(assembly, MotionPath.of(position, velocity), heading, torch.arange(1, 1 + CARS), alive)
     edge_distance = draws.uniform("person.beside", 0.3, 3.0, (DRIVE_PEOPLE,))
-    person_side = torch.where(draws.whether("person.left", 0.5, (DRIVE_PEOPLE,)), -1.0, 1.0)
+    person_side = torch.where(draws.bernoulli("person.left", 0.5, (DRIVE_PEOPLE,)), -1.0, 1.0)
     start = vectors(
         person_side * (front - edge_distance), 0.0, draws.uniform("person.along", 5.0, 40.0, (DRIVE_PEOPLE,))
     )
     instance = torch.arange(1 + CARS, 1 + CARS + DRIVE_PEOPLE)
     add_people(
-        assembly, sample_walk(assembly, "person", start), instance, draws.whether("person.is", 0.7, (DRIVE_PEOPLE,))
+        assembly, sample_walk(assembly, "person", start), instance, draws.bernoulli("person.is", 0.7, (DRIVE_PEOPLE,))
     )
 
 
 def _sample_car_camera(draws: SceneRandom, size: tuple[int, int], shake: float) -> Camera:
-    speed = draws.uniform("ego.speed", 4.0, 26.0) * draws.whether("ego.moves", 0.93)
+    speed = draws.uniform("ego.speed", 4.0, 26.0) * draws.bernoulli("ego.moves", 0.93)
     yaw = draws.normal("ego.yaw", 0.0, 0.04).clamp(-0.15, 0.15)
     turn_rate = draws.normal("ego.bend", 0.0, 0.10) * (speed > 0)  # radians per second
     start = vectors(draws.uniform("ego.lane", 0.3, 2.4), -draws.uniform("ego.height", 1.3, 1.9), 0.0)
@@ -355,7 +355,7 @@ def build_handheld(draws: SceneRandom, size: tuple[int, int], bank: TextureBank,
     add_trees(assembly, front - 1.5)
     x = draws.uniform("walker.at", -1.0, 1.0, (HANDHELD_PEOPLE,)) * front
     start = vectors(x, 0.0, draws.uniform("walker.along", 4.0, 20.0, (HANDHELD_PEOPLE,)))
-    alive = draws.whether("walker.is", 0.6, (HANDHELD_PEOPLE,))
+    alive = draws.bernoulli("walker.is", 0.6, (HANDHELD_PEOPLE,))
     add_people(assembly, sample_walk(assembly, "walker", start), torch.arange(1, 1 + HANDHELD_PEOPLE), alive)
     add_sky(assembly)
     return Scenes(
@@ -369,7 +369,7 @@ def build_handheld(draws: SceneRandom, size: tuple[int, int], bank: TextureBank,
 
 
 def _sample_handheld_camera(draws: SceneRandom, size: tuple[int, int], front: Tensor, shake: float) -> Camera:
-    pace = draws.uniform("walk.pace", 0.0, 1.6) * draws.whether("walk.is", 0.6)
+    pace = draws.uniform("walk.pace", 0.0, 1.6) * draws.bernoulli("walk.is", 0.6)
     heading = draws.normal("walk.heading", 0.0, 0.4)
     yaw = heading + draws.normal("walk.gaze", 0.0, 0.4)
     start = vectors(draws.uniform("walk.aside", -0.6, 0.6) * front[:, 0], -draws.uniform("walk.height", 1.3, 1.8), 0.0)

@@ -205,14 +205,14 @@ def add_tables(assembly: Assembly, half: Tensor, alive: Tensor) -> tuple[Tensor,
     draws, count = assembly.draws, alive.shape[1]
     relative_position = draws.uniform("table.at", -0.6, 0.6, (count, 2))
     heading = draws.uniform("table.heading", 0.0, math.pi, (count,))
-    axis_aligned = draws.whether("table.square", 0.5, (count,))  # aligned with the walls
+    axis_aligned = draws.bernoulli("table.square", 0.5, (count,))  # aligned with the walls
     heading = torch.where(axis_aligned, (heading > 0.5 * math.pi) * 0.5 * math.pi, heading)
     top = vectors(
         draws.uniform("table.wide", 0.3, 0.9, (count,)),
         draws.uniform("table.thick", 0.01, 0.03, (count,)),
         draws.uniform("table.deep", 0.25, 0.55, (count,)),
     )
-    low = draws.whether("table.low", 0.3, (count,))
+    low = draws.bernoulli("table.low", 0.3, (count,))
     height = torch.where(low, 0.4, draws.uniform("table.tall", 0.68, 0.82, (count,)))
     leg_half_width = draws.uniform("table.leg", 0.015, 0.04, (count,))
     parts = [Part(top, vectors(0.0, top[..., 1] - height, 0.0))] + [
@@ -306,7 +306,7 @@ def add_shelves(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -
     book_y = -0.092 - torch.arange(count) // BOOKS * row_height - book_half_height
     book_depth = draws.uniform("book.deep", 0.5, 0.9, (count,)) * (half_depth - 0.01)
     books = Part(vectors(0.5 * book_width * slot_width, book_half_height, book_depth), vectors(book_x, book_y, 0.0))
-    book_alive = alive & draws.whether("book.is", 0.85, (count,))
+    book_alive = alive & draws.bernoulli("book.is", 0.85, (count,))
     add_boxes(
         assembly, "book", position.expand(-1, count, -1), base.expand(-1, count, -1, -1), [books], book_alive, SPINES
     )
@@ -337,7 +337,7 @@ def add_desks(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) -> 
         Part(vectors(0.1, 0.006, 0.07), vectors(screen_x, top - 0.006, 0.3 * half_depth)),
         Part(vectors(0.2, 0.01, 0.06), vectors(screen_x, top - 0.01, -0.5 * half_depth)),
     ]
-    add_boxes(assembly, "screen", position, base, screen, alive & draws.whether("screen.is", 0.85, (1,)), SCREEN)
+    add_boxes(assembly, "screen", position, base, screen, alive & draws.bernoulli("screen.is", 0.85, (1,)), SCREEN)
     return position - vectors(0.0, height + 0.015, 0.0), heading
 
 
@@ -364,7 +364,7 @@ def add_counters(assembly: Assembly, half: Tensor, wall: Tensor, alive: Tensor) 
             vectors(2 * n * unit_half_width, -upper_y - upper_half_height, 0.5 * half_depth),
             present,
         )
-        for n, present in zip((-1, 0, 1), draws.whether("counter.hangs", 0.85, (3,)).split(1, dim=1), strict=True)
+        for n, present in zip((-1, 0, 1), draws.bernoulli("counter.hangs", 0.85, (3,)).split(1, dim=1), strict=True)
     ]
     add_boxes(assembly, "counter", position, base, fronts, alive)
     top = [Part(vectors(3 * unit_half_width, 0.02, half_depth + 0.02), vectors(0.0, -2 * half_height, -0.02))]

@@ -47,14 +47,14 @@ def build_objects(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, 
     _add_background(assembly)
     max_speed = min(MAX_SPEED, MAX_STEP * max(size))
     max_objects = sum(THINGS.values()) + CHAIRS
-    alive = draws.order("rank", max_objects) < draws.integer("present", 12, 1 + max_objects)[:, None]
+    alive = draws.permutation("rank", max_objects) < draws.integer("present", 12, 1 + max_objects)[:, None]
     first = 0
     for kind, count in THINGS.items():
         name = f"flying.{kind}"
         start, pixel_size = _sample_start(draws, name, size, focal, count)
         radius = draws.log_uniform(f"{name}.radius", 0.05, 0.45, (count, 1)) * min(size) * pixel_size[..., None]
         slim = draws.log_uniform(f"{name}.slim", 0.3, 1.0, (count, 3))
-        thin = torch.where(draws.whether(f"{name}.thin", 0.15, (count,)), 0.12, 1.0)  # sticks and wires
+        thin = torch.where(draws.bernoulli(f"{name}.thin", 0.15, (count,)), 0.12, 1.0)  # sticks and wires
         extent = radius * slim * vectors(thin, 1.0, 1.0)
         instance = torch.arange(first + 1, first + 1 + count)
         assembly.add(
@@ -152,7 +152,7 @@ def _sample_tilt(draws: SceneRandom, name: str, kind: str, count: int) -> Tensor
 
 def _sample_spin(draws: SceneRandom, name: str, kind: str, count: int) -> MotionPath:
     rate = draws.log_uniform(f"{name}.spin", 0.001, 0.3, (count, 1)) * FPS
-    axis = draws.direction(f"{name}.axis", (count,))
+    axis = draws.unit_vector(f"{name}.axis", (count,))
     if kind in ("blob", "cutout", "rectangle"):
         # A tumbling flat object would vanish when seen edge-on, so it rotates in its plane and rocks.
         plane_axis = vectors(0.0, 0.0, torch.sign(axis[..., 2]))
@@ -167,7 +167,7 @@ def _sample_spin(draws: SceneRandom, name: str, kind: str, count: int) -> Motion
 
 def _sample_stretch(draws: SceneRandom, name: str, count: int) -> MotionPath:
     """Draw paths of log scale factors: some objects expand and contract, differently along each axis."""
-    enabled = draws.whether(f"{name}.breathes", 0.3, (count, 1, 1))
+    enabled = draws.bernoulli(f"{name}.breathes", 0.3, (count, 1, 1))
     amplitude = enabled * draws.uniform(f"{name}.breath", -0.2, 0.2, (count, 3, 1))
     frequency = draws.uniform(f"{name}.breathing", 0.3, 3.0, (count, 1, 1))
     phase = draws.uniform(f"{name}.breathed", 0.0, 6.28, (count, 3, 1))
@@ -176,7 +176,7 @@ def _sample_stretch(draws: SceneRandom, name: str, count: int) -> MotionPath:
 
 def _sample_ripple(draws: SceneRandom, name: str, count: int) -> Tensor:
     """Draw ripples: some flat objects wave like cloth."""
-    enabled = draws.whether(f"{name}.waves", 0.4, (count, 1))
+    enabled = draws.bernoulli(f"{name}.waves", 0.4, (count, 1))
     waves = draws.uniform(f"{name}.waviness", 1.5, 7.0, (count, 2))
     amplitude = enabled * draws.uniform(f"{name}.wave", 0.05, 0.35, (count, 2)) / waves
     phase = draws.uniform(f"{name}.waved", 0.0, 6.28, (count, 2))
@@ -209,7 +209,7 @@ def _sample_camera(draws: SceneRandom, size: tuple[int, int], focal: Tensor, sha
     pan = draws.log_uniform("camera.pan", 0.2, min(60.0, MAX_PAN * width)) / focal * FPS
     heading = draws.uniform("camera.heading", 0.0, 2 * math.pi)
     roll = draws.normal("camera.roll", 0.0, 0.004) * FPS
-    drift = draws.log_uniform("camera.drift", 0.002, 0.4, (1,)) * draws.direction("camera.way") * FPS
+    drift = draws.log_uniform("camera.drift", 0.002, 0.4, (1,)) * draws.unit_vector("camera.way") * FPS
     # Waves within a quarter of the view and one meter, so that the camera of a long clip keeps facing the scene.
     angular_velocity = vectors(pan * heading.sin(), pan * heading.cos(), roll)[..., None]
     turn_amplitude, turn_frequency = _bounded_waves(

@@ -89,12 +89,12 @@ def build_room(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, sha
 
 def _sample_half_size(draws: SceneRandom) -> Tensor:
     """Draw half sizes of rooms, B x 1 x 3: most are 3.2 to 8.4 meters long, some up to 10 by 7."""
-    large = draws.whether("room.large", 0.2, (1,))
+    large = draws.bernoulli("room.large", 0.2, (1,))
     length = torch.where(
         large, draws.uniform("room.hall", 3.5, 5.0, (1,)), draws.log_uniform("room.long", 1.6, 4.2, (1,))
     )
     width = (length * draws.uniform("room.narrow", 0.65, 1.0, (1,))).clamp(1.4, 3.5)
-    along_x = draws.whether("room.turned", 0.5, (1,))
+    along_x = draws.bernoulli("room.turned", 0.5, (1,))
     return vectors(
         torch.where(along_x, length, width),
         draws.uniform("room.y", 1.15, 1.6, (1,)),
@@ -121,7 +121,7 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
     rug_extent = vectors(draws.uniform("rug.x", 0.5, 1.5, (1,)), draws.uniform("rug.z", 0.5, 1.5, (1,)), 1.0)
     position = vectors(draws.normal("rug.at.x", 0.0, 0.4, (1,)), y - 0.01, draws.normal("rug.at.z", 0.0, 0.4, (1,)))
     base = yaw_rotation(draws.uniform("rug.heading", 0.0, 3.14, (1,))) @ flat
-    alive = draws.whether("rug.is", 0.5, (1,))
+    alive = draws.bernoulli("rug.is", 0.5, (1,))
     assembly.add("rectangle", "rug", position, rug_extent, material=RUG, base=base, alive=alive)
     count = 5
     picture_extent = vectors(
@@ -131,7 +131,7 @@ def add_walls(assembly: Assembly, half: Tensor) -> None:
     )
     heading, wall_position = place_at_wall(draws, "picture", half, picture_extent[..., 0], 0.02, count)
     position = vectors(wall_position[..., 0], draws.uniform("picture.high", -0.6, 0.2, (count,)), wall_position[..., 1])
-    alive = draws.whether("picture.is", 0.7, (count,))
+    alive = draws.bernoulli("picture.is", 0.7, (count,))
     assembly.add(
         "rectangle", "picture", position, picture_extent, material=PICTURE, base=yaw_rotation(heading), alive=alive
     )
@@ -142,7 +142,7 @@ def add_openings(assembly: Assembly, half: Tensor) -> None:
     draws = assembly.draws
     half_width, half_height = draws.uniform("door.wide", 0.36, 0.48, (1,)), draws.uniform("door.tall", 0.98, 1.06, (1,))
     heading, position = place_at_wall(draws, "door", half, half_width + 0.08, 0.03)
-    position, base, alive = place_on_floor(half, position), yaw_rotation(heading), draws.whether("door.is", 0.7, (1,))
+    position, base, alive = place_on_floor(half, position), yaw_rotation(heading), draws.bernoulli("door.is", 0.7, (1,))
     frame = [
         Part(vectors(0.04, half_height, 0.03), vectors(side * (half_width + 0.04), -half_height, 0.0))
         for side in (-1, 1)
@@ -156,7 +156,7 @@ def add_openings(assembly: Assembly, half: Tensor) -> None:
     half_height = draws.uniform("window.tall", 0.35, 0.65, (1,))
     heading, position = place_at_wall(draws, "window", half, half_width + 0.2, 0.05)
     position = vectors(position[..., 0], draws.uniform("window.high", -0.5, -0.1, (1,)), position[..., 1])
-    base, alive = yaw_rotation(heading), draws.whether("window.is", 0.7, (1,))
+    base, alive = yaw_rotation(heading), draws.bernoulli("window.is", 0.7, (1,))
     pane_position = position + (base @ torch.tensor([0.0, 0.0, 0.025], dtype=torch.float64)[:, None])[..., 0]
     assembly.add(
         "rectangle", "pane", pane_position, vectors(half_width, half_height, 1.0), material=PANE, base=base, alive=alive
@@ -174,7 +174,7 @@ def add_openings(assembly: Assembly, half: Tensor) -> None:
         )
         for side_x in (-1, 1)
     ]
-    add_boxes(assembly, "curtain", position, base, curtains, alive & draws.whether("curtain.is", 0.5, (1,)), COVER)
+    add_boxes(assembly, "curtain", position, base, curtains, alive & draws.bernoulli("curtain.is", 0.5, (1,)), COVER)
 
 
 def add_furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
@@ -188,9 +188,9 @@ def add_furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     piece_probability = probabilities[draws.choice("room.kind", (1.0,) * len(KINDS))]
 
     def draw_presence(piece: str, count: int = 1) -> Tensor:
-        return draws.whether(f"{piece}.is", piece_probability[:, PIECES.index(piece), None], (count,))
+        return draws.bernoulli(f"{piece}.is", piece_probability[:, PIECES.index(piece), None], (count,))
 
-    first, second, third, fourth = draws.order("room.walls", 4).split(1, dim=1)
+    first, second, third, fourth = draws.permutation("room.walls", 4).split(1, dim=1)
     add_beds(assembly, half, first, draw_presence("bed"))
     add_shelves(assembly, half, second, draw_presence("shelf"))
     has_desk = draw_presence("desk")
@@ -215,7 +215,7 @@ def add_furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     heading, wall = place_at_wall(draws, "plant", half, 0.3, 0.35)
     plant_half_height = draws.uniform("plant.tall", 0.3, 0.7, (1,))
     position = vectors(wall[..., 0], half[..., 1] - plant_half_height, wall[..., 1])
-    size, has_plant = vectors(0.8 * plant_half_height, plant_half_height, 1.0), draws.whether("plant.is", 0.5, (1,))
+    size, has_plant = vectors(0.8 * plant_half_height, plant_half_height, 1.0), draws.bernoulli("plant.is", 0.5, (1,))
     assembly.add("cutout", "plant", position, size, material=THINGS, base=yaw_rotation(heading), alive=has_plant)
     return view_targets, target_exists
 
@@ -245,7 +245,7 @@ def _add_small_objects(assembly: Assembly, half: Tensor, tops: Tensor, alive: Te
         size = draws.log_uniform(f"{kind}.size", 0.03, 0.18, (count, 3))
         offset_xz = draws.uniform(f"{kind}.aside", -0.2, 0.2, (count, 2))
         offset = tops - floor_position + vectors(offset_xz[..., 0], -size[..., 1], offset_xz[..., 1])
-        present = alive & draws.whether(f"{kind}.is", 0.7, (count,))
+        present = alive & draws.bernoulli(f"{kind}.is", 0.7, (count,))
         base = yaw_rotation(draws.uniform(f"{kind}.heading", 0.0, 3.14, (count,)))
         assembly.add(
             kind, f"small {kind}", floor_position, size, material=THINGS, base=base, offset=offset, alive=present
@@ -257,14 +257,14 @@ def _add_moving_objects(assembly: Assembly, half: Tensor) -> None:
     draws = assembly.draws
     position = draws.uniform("walker.at", -0.7, 0.7, (2, 2))
     start = vectors(position[..., 0] * half[..., 0], half[..., 1], position[..., 1] * half[..., 2])
-    walkers = draws.whether("walker.is", 0.2, (2,))
+    walkers = draws.bernoulli("walker.is", 0.2, (2,))
     add_people(assembly, sample_walk(assembly, "walker", start, 1.2), torch.tensor([1, 2]), walkers, "walker")
     count = 3
     position = draws.uniform("toy.at", -0.6, 0.6, (count, 3)) * half
-    speed = draws.log_uniform("toy.speed", 0.05, 3.0, (count, 1)) * draws.direction("toy.way", (count,))
+    speed = draws.log_uniform("toy.speed", 0.05, 3.0, (count, 1)) * draws.unit_vector("toy.way", (count,))
     spin = MotionPath.of(torch.zeros_like(position), draws.normal("toy.spin", 0.0, 2.0, (count, 3)))
     size = draws.log_uniform("toy.size", 0.05, 0.25, (count, 3))
-    alive = draws.whether("toy.is", 0.35, (count,))
+    alive = draws.bernoulli("toy.is", 0.35, (count,))
     instance = torch.arange(3, 3 + count)
     assembly.add(
         "ball", "toy", MotionPath.of(position, speed), size, material=THINGS, spin=spin, instance=instance, alive=alive
@@ -285,7 +285,7 @@ def _sample_camera(
     start = vectors(radius * x * side.sin(), y - draws.uniform("camera.height", 0.8, 1.7), -radius * z * side.cos())
     aim = draws.uniform("camera.aim", -0.45, 0.45, (2,)) * torch.stack((x, z), dim=-1)
     distance = (view_targets - start[:, None, ::2]).norm(dim=-1)
-    eligible = target_exists & (distance > 1.2) & draws.whether("camera.looks", 0.9, (1,))
+    eligible = target_exists & (distance > 1.2) & draws.bernoulli("camera.looks", 0.9, (1,))
     selected = (eligible * draws.uniform("camera.luck", 0.1, 1.0, (target_exists.shape[1],))).argmax(dim=1)
     target = view_targets[torch.arange(len(draws)), selected] + draws.normal("camera.past", 0.0, 0.4, (2,))
     aim = torch.where(eligible.any(dim=1, keepdim=True), target, aim)
@@ -293,7 +293,7 @@ def _sample_camera(
     pitch = -draws.normal("camera.pitch", 0.25, 0.15).clamp(-0.3, 0.6)
     zero, roll = torch.zeros_like(yaw), draws.normal("camera.roll", 0.0, 0.04)
     velocity = (
-        draws.log_uniform("camera.pace", 0.05, 1.5, (1,)) * draws.direction("camera.way") * vectors(1.0, 0.3, 1.0)
+        draws.log_uniform("camera.pace", 0.05, 1.5, (1,)) * draws.unit_vector("camera.way") * vectors(1.0, 0.3, 1.0)
     )
     angular_velocity = draws.normal("camera.sweep", 0.0, 1.0, (3,)) * draws.log_uniform("camera.pan", 0.04, 1.2, (1,))
     frequency = draws.uniform("camera.slow", 0.15, 0.5, (3, 1))

@@ -1,7 +1,7 @@
 """Triton kernels for whole images: a tile of pixels casts its rays, shades the hits and writes only their mean.
 
 `clean` and `exposed` are the passes of `Renderer` before lens and sensor; tests compare them. A tile culls primitives
-that its rays cannot hit, as `casting.nearest` does on a CPU.
+that its rays cannot hit, as `surface.nearest` does on a CPU.
 """
 
 import torch
@@ -23,7 +23,7 @@ from protoformer.synthetic.kernels.surface_kernels import (
     to_local,
 )
 from protoformer.synthetic.scene import Frame
-from protoformer.synthetic.surface import Hits, Looks, Shapes
+from protoformer.synthetic.surface import Hits, Materials, Shapes
 
 SHADED = tl.constexpr(render.SHADED)
 ROWS = tl.constexpr(30)
@@ -47,7 +47,7 @@ def across_sun(sx, sy, sz):
 
 @triton.jit
 def _bounds(tables, suns, out, count, primitives, step, boxes, SIZE: tl.constexpr):
-    """Compute `casting._bounds` and those of `casting._against_the_light`: moments x 8 x scenes x primitives."""
+    """Compute `surface._bounds` and those of `surface._against_the_light`: moments x 8 x scenes x primitives."""
     number = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
     inside = number < count
     moment, own = number // step, number % step
@@ -92,7 +92,7 @@ def tile_of(height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
 
 @triton.jit
 def _exposed(
-    tables, bounds, suns, alive, casts, outline, shape_texture, silhouettes, looks, texture, texels, lens, light,
+    tables, bounds, suns, alive, casts, outline, shape_texture, silhouettes, materials, texture, texels, lens, light,
     atmosphere, shifts, out,
     subframes, height, width, batch, primitives, step, side, surfaces, levels, stride,
     e0, e1, e2, e3, e4, e5, e6, e7,
@@ -117,7 +117,7 @@ def _exposed(
             primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, True,
         )  # fmt: skip
         r, g, b, _, gloss, nx, ny, nz = shade_hits(
-            table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+            table, materials, texture, texels, lens, light, scene, index, depth, rx, ry,
             primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
         )  # fmt: skip
         # Shadows of everything but the sky.
@@ -192,8 +192,8 @@ def _edges(
 
 @triton.jit
 def _clean(
-    table, bounds, alive, outline, shape_texture, silhouettes, looks, texture, texels, lens, light, sunlight, shifts,
-    edges, indices, depths, out,
+    table, bounds, alive, outline, shape_texture, silhouettes, materials, texture, texels, lens, light, sunlight,
+    shifts, edges, indices, depths, out,
     rays, height, width, primitives, step, side, surfaces, levels, stride,
     e0, e1, e2, e3, e4, e5, e6, e7,
     TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -211,7 +211,7 @@ def _clean(
     light_b = tl.load(sunlight + 3 * scene + 2)
     rx, ry = directions(eye, column.to(tl.float32), row.to(tl.float32))
     r, g, b, lit, _, _, _, _ = shade_hits(
-        table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+        table, materials, texture, texels, lens, light, scene, index, depth, rx, ry,
         primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
     )  # fmt: skip
     red, green, blue = clamp01(r * lit * light_r), clamp01(g * lit * light_g), clamp01(b * lit * light_b)
@@ -227,7 +227,7 @@ def _clean(
             primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, e6, e7, True,
         )  # fmt: skip
         r, g, b, lit, _, _, _, _ = shade_hits(
-            table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+            table, materials, texture, texels, lens, light, scene, index, depth, rx, ry,
             primitives, step, side, surfaces, levels, stride, e3, e4, e5, e6,
         )  # fmt: skip
         fine_r += clamp01(r * lit * light_r)
@@ -253,7 +253,7 @@ def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:
 
 
 def exposed(
-    frame: Frame, shapes: Shapes, looks: Looks, tables: Tensor, suns: Tensor, atmosphere: Tensor, shifts: Tensor
+    frame: Frame, shapes: Shapes, materials: Materials, tables: Tensor, suns: Tensor, atmosphere: Tensor, shifts: Tensor
 ) -> Tensor:
     """Compute the mean of `Renderer._final_color` over T moments: B x 3 x H x W.
 
@@ -267,7 +267,7 @@ def exposed(
     _exposed[(triton.cdiv(height, tall) * triton.cdiv(width, wide), batch)](
         tables, bounds_of(tables, suns, frame.counts), suns,
         frame.alive.view(torch.uint8), frame.casts.view(torch.uint8), shapes.outline, shapes.texture, bank.silhouettes,
-        looks.table, looks.texture, bank.texels, frame.lens, light_of(looks), atmosphere, shifts, out,
+        materials.table, materials.texture, bank.texels, frame.lens, light_of(materials), atmosphere, shifts, out,
         moments, height, width, batch, primitives, batch * primitives, bank.side, bank.surfaces, bank.levels,
         bank.stride, *ends_of(frame.counts),
         TALL=tall, WIDE=wide, num_warps=8, maxnreg=128,
@@ -275,7 +275,7 @@ def exposed(
     return out
 
 
-def clean(frame: Frame, shapes: Shapes, looks: Looks, hit: Hits, shifts: Tensor) -> Tensor:
+def clean(frame: Frame, shapes: Shapes, materials: Materials, hit: Hits, shifts: Tensor) -> Tensor:
     """Run `Renderer.clean` for one hit per pixel: B x 3 x H x W. shifts: R x 2, ray offsets in edge pixels."""
     bank, (height, width) = shapes.bank, frame.size
     _, batch, primitives = frame.table.shape
@@ -289,8 +289,8 @@ def clean(frame: Frame, shapes: Shapes, looks: Looks, hit: Hits, shifts: Tensor)
     tall, wide = 8, 16
     _clean[(triton.cdiv(height, tall) * triton.cdiv(width, wide), batch)](
         frame.table, bounds_of(frame.table[None], frame.sun[None], frame.counts), frame.alive.view(torch.uint8),
-        shapes.outline, shapes.texture, bank.silhouettes, looks.table, looks.texture, bank.texels, frame.lens,
-        light_of(looks), looks.sunlight, shifts, edges, index, depth, out,
+        shapes.outline, shapes.texture, bank.silhouettes, materials.table, materials.texture, bank.texels, frame.lens,
+        light_of(materials), materials.sunlight, shifts, edges, index, depth, out,
         len(shifts), height, width, primitives, batch * primitives, bank.side, bank.surfaces, bank.levels, bank.stride,
         *ends,
         TALL=tall, WIDE=wide,

@@ -359,12 +359,12 @@ def face_of(ox, oy, oz, flat):
 
 @triton.jit
 def shade_hits(
-    table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+    table, materials, texture, texels, lens, light, scene, index, depth, rx, ry,
     primitives, step, side, surfaces, levels, stride,
     boxes, balls, rooms, skies,
 ):  # fmt: skip
     """Compute color, light, gloss and normal of hits."""
-    row, own = table + scene * primitives + index, looks + scene * primitives + index
+    row, own = table + scene * primitives + index, materials + scene * primitives + index
     flat, around = index < boxes, index >= rooms
     is_round = ((index >= balls) & (index < rooms)) | (index >= skies)
     ox, oy, oz = to_local(row, step, rx, ry, depth)
@@ -424,7 +424,7 @@ def clamp01(value):
 
 @triton.jit
 def _surface(
-    table, looks, texture, texels, lens, light, indices, depths, across, down, out,
+    table, materials, texture, texels, lens, light, indices, depths, across, down, out,
     rays, apart, primitives, step, side, surfaces, levels, stride,
     boxes, balls, rooms, skies,
     SIZE: tl.constexpr,
@@ -437,7 +437,7 @@ def _surface(
     depth = tl.load(depths + offset, inside, 1.0)
     rx, ry = tl.load(across + offset, inside, 0.0), tl.load(down + offset, inside, 0.0)
     red, green, blue, lit, gloss, cx, cy, cz = shade_hits(
-        table, looks, texture, texels, lens, light, scene, index, depth, rx, ry,
+        table, materials, texture, texels, lens, light, scene, index, depth, rx, ry,
         primitives, step, side, surfaces, levels, stride, boxes, balls, rooms, skies,
     )  # fmt: skip
     tl.store(out + offset, red, inside)
@@ -450,14 +450,14 @@ def _surface(
     tl.store(out + 7 * apart + offset, cz, inside)
 
 
-def light_of(looks: surfaces_of.Looks) -> Tensor:
+def light_of(materials: surfaces_of.Materials) -> Tensor:
     """Return the sun direction in world coordinates and the ambient fraction: B x 4."""
-    return torch.cat((looks.sun, looks.ambient[:, None]), dim=1)
+    return torch.cat((materials.sun, materials.ambient[:, None]), dim=1)
 
 
 def surface(
-    table: Tensor, looks: Tensor, texture: Tensor, texels: Tensor, side: int, surfaces: int, counts: tuple[int, ...],
-    lens: Tensor, light: Tensor, index: Tensor, depth: Tensor, ray: Tensor,
+    table: Tensor, materials: Tensor, texture: Tensor, texels: Tensor, side: int, surfaces: int,
+    counts: tuple[int, ...], lens: Tensor, light: Tensor, index: Tensor, depth: Tensor, ray: Tensor,
 ) -> Tensor:  # fmt: skip
     """Run `surface.plain_surface` in one kernel: 8 x B x N, color, light, gloss and normal.
 
@@ -468,7 +468,7 @@ def surface(
     out = torch.empty(8, batch, rays, device=index.device)
     starts = ends_of(counts)
     _surface[(triton.cdiv(rays, BLOCK), batch)](
-        table, looks, texture, texels, lens, light.contiguous(), index.contiguous(), depth.contiguous(),
+        table, materials, texture, texels, lens, light.contiguous(), index.contiguous(), depth.contiguous(),
         ray[0].contiguous(), ray[1].contiguous(), out,
         rays, batch * rays, primitives, batch * primitives, side, surfaces, side.bit_length(),
         (4 * side * side - 1) // 3, starts[3], starts[4], starts[5], starts[6],
