@@ -3,9 +3,11 @@
 Cells are `CELL` x `CELL` pixels, and maps are h x w = H / CELL x W / CELL.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.geometry.warps import pixel_grid, sample
@@ -50,10 +52,10 @@ def chain_flows(
     Returns:
         The trajectories.
     """
-    after = _accumulate(forward[:, now:], forward_confidence[:, now:])
-    before = _accumulate(backward[:, :now].flip(1), backward_confidence[:, :now].flip(1)).flip(1)
-    reference = torch.cat((torch.zeros_like(forward[:, :1]), torch.ones_like(forward_confidence[:, :1])), dim=2)
-    displacements, confidence = torch.cat((before, reference, after), dim=1).split((2, 1), dim=2)
+    after = _accumulate(torch.cat((forward[:, now:], forward_confidence[:, now:]), dim=2).unbind(1))
+    before = _accumulate(torch.cat((backward[:, :now], backward_confidence[:, :now]), dim=2).unbind(1)[::-1])
+    reference = torch.cat((torch.zeros_like(forward[:, 0]), torch.ones_like(forward_confidence[:, 0])), dim=1)
+    displacements, confidence = torch.stack((*before[::-1], reference, *after), dim=1).split((2, 1), dim=2)
     return build_trajectories(displacements, confidence)
 
 
@@ -106,16 +108,23 @@ def invert_flow(flow: Tensor, confidence: Tensor) -> tuple[Tensor, Tensor]:
     return inverse, sampled[:, 2:] * _within(grid + inverse / CELL)
 
 
-def _accumulate(flows: Tensor, confidences: Tensor) -> Tensor:
-    """Chain n flows; returns displacement and confidence after each of them, B x n x 3 x h x w."""
-    grid, outputs = _grid_of(flows), []
-    offset, product = torch.zeros_like(flows[:, :0].sum(dim=1)), torch.ones_like(confidences[:, :0].sum(dim=1))
-    for flow, confidence in zip(flows.unbind(1), confidences.unbind(1), strict=True):
-        step = sample(torch.cat((flow, confidence), dim=1), grid + offset / CELL, "border")
+def _accumulate(steps: Sequence[Tensor]) -> list[Tensor]:
+    """Chain flows and their confidence, B x 3 x h x w each; returns displacement and confidence after each of them."""
+    if not steps:
+        return []
+    # Positions in the coordinates of grid_sample, -1 to 1 across the frame, save a conversion in each of many steps.
+    sides = steps[0].new_tensor([steps[0].shape[-1], steps[0].shape[-2]])
+    start = (2 * _grid_of(steps[0]).movedim(0, -1) + 1) / sides - 1
+    positions = start.expand(steps[0].shape[0], *start.shape)
+    offset, product = torch.zeros_like(steps[0][:, :2]), torch.ones_like(steps[0][:, 2:])
+    outputs = []
+    for maps in steps:
+        step = F.grid_sample(maps, positions, padding_mode="border", align_corners=False)
         offset = offset + step[:, :2]
-        product = product * step[:, 2:] * _within(grid + offset / CELL)
+        positions = start + offset.movedim(1, -1) * (2 / CELL / sides)
+        product = product * step[:, 2:] * (positions.abs() <= 1).all(dim=-1)[:, None]
         outputs.append(torch.cat((offset, product), dim=1))
-    return torch.stack(outputs, dim=1) if outputs else torch.cat((flows, confidences), dim=2)
+    return outputs
 
 
 def _grid_of(maps: Tensor) -> Tensor:
