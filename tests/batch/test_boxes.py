@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.batch.boxes import find_boxes, read_boxes_file, read_sidecar
 from protoformer.batch.jobs import Job
-from protoformer.batch.tasks import TrackBatch
+from protoformer.batch.tasks import TrackBatch, find_boxes, read_boxes_file, read_sidecar
 from protoformer.errors import InputError
 
 FIRST, SECOND = (1.0, 2.0, 30.5, 4.0), (5.0, 6.0, 7.0, 8.0)

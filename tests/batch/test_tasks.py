@@ -11,10 +11,9 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.batch.boxes import read_boxes_file
 from protoformer.batch.jobs import Job, JobFunction, run_job
 from protoformer.batch.ledger import Ledger
-from protoformer.batch.tasks import BATCH_TASKS, BatchTask
+from protoformer.batch.tasks import BATCH_TASKS, BatchTask, read_boxes_file
 from protoformer.errors import InputError
 from protoformer.video.reader import open_video
 

@@ -13,7 +13,7 @@ import pytest
 from protoformer.cli import depth as depth_clip
 from protoformer.io.image import write_image
 from protoformer.video.reader import open_video
-from protoformer.viz.colormaps import depth_to_color
+from protoformer.viz.depth_colors import depth_to_color
 
 av = pytest.importorskip("av")
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")

@@ -23,7 +23,7 @@ from protoformer.depth.evaluation import (
 from protoformer.depth.metrics import DepthScores, DepthTable, depth_scores
 from protoformer.io.image import read_image
 from protoformer.synthetic.samples import DepthSample
-from protoformer.viz.colormaps import depth_to_color
+from protoformer.viz.depth_colors import depth_to_color
 
 
 def sample(name: str, meters: float = 2.0) -> DepthSample:

@@ -12,7 +12,7 @@ import torch
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.io.image import write_image
-from protoformer.viz.colormaps import MIN_RANGE_RATIO
+from protoformer.viz.depth_colors import MIN_RANGE_RATIO
 
 CLOSE = {"atol": 1e-4, "rtol": 0}
 

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 import torch
 
 from protoformer.ablation.summary import RunResult, read_result, write_result
-from protoformer.batch.boxes import read_boxes_file
 from protoformer.batch.jobs import Job
 from protoformer.batch.ledger import Ledger, describe_output, file_stamp
+from protoformer.batch.tasks import read_boxes_file
 from protoformer.datasets.depth import Rgbd
 from protoformer.datasets.manifest import ManifestDepth, ManifestFlow, ManifestStabilization, ManifestTracking
 from protoformer.datasets.registry import peer_results

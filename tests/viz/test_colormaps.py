@@ -15,20 +15,15 @@ from protoformer.errors import InputError
 from protoformer.geometry.warps import cell_of_pixel
 from protoformer.models.prototyping import Prototypes
 from protoformer.viz.colormaps import (
-    _TO_CONES,
-    _TO_LAB,
-    UNKNOWN,
-    color_map,
     color_wheel_legend,
     default_max_motion,
-    depth_legend,
-    depth_to_color,
     distinct_colors,
     draw_assignment,
     draw_gray,
     flow_to_color,
     to_uint8,
 )
+from protoformer.viz.depth_colors import _TO_CONES, _TO_LAB, UNKNOWN, depth_color_map, depth_legend, depth_to_color
 
 WHITE, BLACK = [255, 255, 255], [0, 0, 0]
 
@@ -190,11 +185,11 @@ def seen(colors: np.ndarray) -> np.ndarray:
 
 
 def test_steps_of_the_map_look_alike_and_get_darker() -> None:
-    lab = seen(color_map().astype(float))
+    lab = seen(depth_color_map().astype(float))
     steps = np.linalg.norm(lab[16:] - lab[:-16], axis=1)  # sixteen at a time, so that rounding to 8 bits is small
     assert steps.max() / steps.min() < 1.35
     assert (np.diff(lab[::8, 0]) < 0).all()
-    near, far = color_map()[40].astype(int), color_map()[215].astype(int)
+    near, far = depth_color_map()[40].astype(int), depth_color_map()[215].astype(int)
     assert near[0] > near[2] and far[2] > far[0]  # warm has more red, cool has more blue
 
 
@@ -204,7 +199,7 @@ def test_the_ends_of_the_range_have_the_first_and_the_last_color(near: float, ra
     depth = np.geomspace(near, far, 2 * wide + 1, dtype=np.float64)[None]
     painted = depth_to_color(depth, near, far)
     assert painted.shape == (1, 2 * wide + 1, 3)
-    table = color_map()
+    table = depth_color_map()
     assert (painted[0, 0] == table[0]).all() and (painted[0, -1] == table[-1]).all()
     middle = np.abs(table.astype(int) - painted[0, wide].astype(int)).sum(axis=1).argmin()
     assert middle in (126, 127, 128, 129)  # the geometric mean, half of the way
@@ -225,7 +220,7 @@ def test_without_a_range_percentiles_decide_and_a_flat_wall_is_one_color() -> No
 
 def test_the_legend_is_the_map() -> None:
     legend = depth_legend(256, 3)
-    assert legend.shape == (3, 256, 3) and (legend == color_map()).all()
+    assert legend.shape == (3, 256, 3) and (legend == depth_color_map()).all()
 
 
 @pytest.mark.parametrize(("near", "far"), [(0, 1), (2, 1), (1, np.inf), (-1, 3), (np.nan, 2)])

@@ -14,6 +14,7 @@ from protoformer.synthetic.samples import DepthSample
 from protoformer.synthetic.texture_bank import procedural_bank
 from protoformer.viz import contact_sheet as module
 from protoformer.viz.contact_sheet import contact_sheet, draw_depth
+from protoformer.viz.depth_colors import UNKNOWN, depth_to_color
 
 SIZE = (48, 64)
 ACROSS = (module.WIDTH - 2 * module._MARGIN - 5 * module._GAP) // 6
@@ -101,11 +102,11 @@ def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
         contact_sheet(tmp_path, "otb", (), "nothing")
 
 
-def test_near_is_red_far_is_blue_and_the_unknown_is_dark() -> None:
+def test_depth_is_drawn_in_the_colors_of_depth_elsewhere() -> None:
     depth = torch.tensor([[1.0, 10.0, 100.0, 0.0]])[None, None]
     sample = DepthSample(image=torch.zeros(1, 3, 1, 4), depth=depth, valid=depth > 0)
     near, middle, far, sky = draw_depth(sample)[0].astype(int)
-    assert near[0] > 100 > near[2] and middle[1] > 200 and far[2] > far[0]
-    assert tuple(sky) == module._SKY
-    unknown = DepthSample(image=torch.zeros(1, 3, 1, 4), depth=depth * 0, valid=depth < 0)
-    assert (draw_depth(unknown) == module._SKY).all()
+    assert near.sum() > middle.sum() > far.sum() and np.array_equal(draw_depth(sample), depth_to_color(depth[0, 0]))
+    assert tuple(sky) == UNKNOWN
+    unknown = DepthSample(image=torch.zeros(1, 3, 1, 4), depth=depth * 0 + 1, valid=depth < 0)
+    assert (draw_depth(unknown) == UNKNOWN).all()

@@ -37,14 +37,8 @@ from protoformer.tracking.drawing import draw_targets
 from protoformer.tracking.metrics import track_scores
 from protoformer.tracking.predictor import TrackingPredictor
 from protoformer.tracking.result import TrackedBox
-from protoformer.viz.colormaps import (
-    Pixels,
-    color_wheel_legend,
-    default_depth_range,
-    draw_gray,
-    flow_to_color,
-    to_uint8,
-)
+from protoformer.viz.colormaps import Pixels, color_wheel_legend, draw_gray, flow_to_color, to_uint8
+from protoformer.viz.depth_colors import default_depth_range
 from protoformer.viz.plots import Curve, line_plot
 from protoformer.viz.report import Figure, Page, Section
 

@@ -16,7 +16,8 @@ from protoformer.stabilization.drawing import plot_path
 from protoformer.stabilization.result import StabilizedFrame
 from protoformer.video.reader import demo_clip, open_video
 from protoformer.video.writer import write_video
-from protoformer.viz.colormaps import Pixels, default_depth_range, frame_pixels, stack_2x2
+from protoformer.viz.colormaps import Pixels, frame_pixels, stack_2x2
+from protoformer.viz.depth_colors import default_depth_range
 from protoformer.viz.report import Figure, Section, encode_webp
 
 CREDITS = (

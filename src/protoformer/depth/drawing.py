@@ -7,7 +7,8 @@ from torch import Tensor
 
 from protoformer.depth.result import DepthResult
 from protoformer.depth.video import DepthFrame
-from protoformer.viz.colormaps import Pixels, default_depth_range, depth_to_color, frame_pixels
+from protoformer.viz.colormaps import Pixels, frame_pixels
+from protoformer.viz.depth_colors import default_depth_range, depth_to_color
 from protoformer.viz.report import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 
 

@@ -29,7 +29,8 @@ from protoformer.io.files import csv_text
 from protoformer.models.runtime import ProgressCallback
 from protoformer.synthetic.samples import DepthSample
 from protoformer.training.metrics import Averages
-from protoformer.viz.colormaps import Pixels, default_depth_range, depth_to_color, draw_gray, stack_2x2, to_uint8
+from protoformer.viz.colormaps import Pixels, draw_gray, stack_2x2, to_uint8
+from protoformer.viz.depth_colors import default_depth_range, depth_to_color
 from protoformer.viz.report import WorstSamples, format_score, score_table
 
 

@@ -24,7 +24,8 @@ from protoformer.io.png import encode_png
 from protoformer.models.config import ModelConfig
 from protoformer.models.heads.depth import CANONICAL_FOCAL
 from protoformer.models.prototyping import Prototypes
-from protoformer.viz.colormaps import Picture, depth_to_color
+from protoformer.viz.colormaps import Picture
+from protoformer.viz.depth_colors import depth_to_color
 from protoformer.viz.report import SummaryRepr, format_size, format_training
 
 RANGES: dict[str, tuple[float, float]] = {"indoor": (0.1, 10.0), "driving": (1.0, 80.0)}

@@ -24,7 +24,7 @@ from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, Video, VideoFrame
-from protoformer.viz.colormaps import default_depth_range
+from protoformer.viz.depth_colors import default_depth_range
 from protoformer.viz.report import format_time
 
 MAX_HISTORY_WEIGHT = 4.0

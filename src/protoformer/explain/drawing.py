@@ -10,7 +10,6 @@ from protoformer.explain.video import PrototypeFrame
 from protoformer.geometry.regions import boundaries
 from protoformer.viz.colormaps import (
     Pixels,
-    depth_to_color,
     distinct_colors,
     draw_gray,
     flow_to_color,
@@ -18,6 +17,7 @@ from protoformer.viz.colormaps import (
     label_colors,
     to_uint8,
 )
+from protoformer.viz.depth_colors import depth_to_color
 
 STRENGTH = 0.6
 """Weight of the color of a pixel's label; the rest is the image."""

@@ -18,6 +18,7 @@ from protoformer.io.image import read_image
 from protoformer.synthetic.samples import DepthSample, FlowSample
 from protoformer.video.reader import read_frames
 from protoformer.viz.colormaps import Pixels, distinct_colors, draw_gray, flow_to_color, to_uint8
+from protoformer.viz.depth_colors import depth_to_color
 
 WIDTH = 1600
 MAX_ROWS = 10
@@ -28,7 +29,6 @@ _MARGIN, _GAP = 24, 8
 _TITLE, _HEAD, _CAPTION = 30, 18, 17
 """Font sizes, pixels."""
 _PAPER, _INK, _SOFT = (250, 250, 248), (29, 39, 51), (92, 107, 122)
-_SKY = (44, 49, 58)
 _VISIBLE, _OCCLUDED = (64, 220, 96), (255, 150, 40)
 
 
@@ -86,23 +86,15 @@ def _sintel_strip(root: Path, scene: str) -> Strip:
 
 
 def draw_depth(sample: DepthSample) -> Pixels:
-    """Draw the logarithm of a depth map in the turbo color map.
+    """Draw a depth map in colors.
 
     Args:
         sample: A batch with one depth map in meters and its valid mask.
 
     Returns:
-        uint8 HxWx3 RGB; near is red, far is blue, invalid pixels are dark.
+        uint8 HxWx3 RGB; invalid pixels are gray.
     """
-    valid, depth = sample.valid[0, 0].numpy(), sample.depth[0, 0].numpy()
-    if not valid.any():
-        return np.full((*depth.shape, 3), _SKY, dtype=np.uint8)
-    logs = np.log(np.where(valid, depth, 1.0))
-    near, far = np.percentile(logs[valid], (1, 99))
-    nearness = 1 - np.clip((logs - near) / max(far - near, 1e-6), 0, 1)
-    colors = cv2.applyColorMap(np.rint(nearness * 255).astype(np.uint8), cv2.COLORMAP_TURBO)[..., ::-1]
-    image: Pixels = np.where(valid[..., None], colors, _SKY).astype(np.uint8)
-    return image
+    return depth_to_color(sample.depth[0, 0].where(sample.valid[0, 0], 0.0).numpy())
 
 
 def _tint_instances(image: Pixels, instances: npt.NDArray[np.int64]) -> Pixels:

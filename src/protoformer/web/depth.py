@@ -12,7 +12,8 @@ from protoformer.depth.video import DepthFrame
 from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.image_input import as_image, to_float
 from protoformer.video.types import ImageArray
-from protoformer.viz.colormaps import default_depth_range, depth_legend, to_uint8
+from protoformer.viz.colormaps import to_uint8
+from protoformer.viz.depth_colors import default_depth_range, depth_legend
 from protoformer.web.components import (
     ResultPanel,
     clip_input,
