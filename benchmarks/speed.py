@@ -57,8 +57,8 @@ from protoformer.video.writer import VideoWriter
 
 SIZES = {"440x1024": (440, 1024), "480p": (480, 854), "720p": (720, 1280), "1080p": (1080, 1920), "4k": (2160, 3840)}
 """(height, width) by name."""
-STABILIZED_FRAMES = 60
-"""Frames of the clip that is stabilized."""
+SEGMENTED_FRAMES, STABILIZED_FRAMES = 24, 60
+"""Frames of the clips that are segmented and stabilized."""
 BATCH_SIZE = 8
 """Pairs in a batch, where the throughput of batches is measured."""
 GPU_WARM_UP = 2
@@ -174,6 +174,16 @@ def track_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]
         yield Cost("track", name, size, *time_call(step, device, 10 * repeats))
 
 
+def segment_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cost]:
+    """Measure the masks of moving objects along a clip."""
+    frames = shaky_frames(SIZES[size], SEGMENTED_FRAMES)
+    predictor = load("segment", str(device))
+    times: list[float] = []
+    next(iter(predictor.segment(frames[:4])))  # to warm up
+    mib = peak_mib(lambda: times.extend(time_once(lambda: list(predictor.segment(frames)), device)), device)
+    yield Cost("segment", "protoformer segment", size, *(each / len(frames) for each in times), mib)
+
+
 def stabilize_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cost]:
     """Measure stabilization from a file to a file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -271,7 +281,13 @@ def busy_cores() -> Iterator[None]:
             process.join()
 
 
-MEASUREMENTS = {"flow": flow_costs, "depth": depth_costs, "track": track_costs, "stabilize": stabilize_costs}
+MEASUREMENTS = {
+    "flow": flow_costs,
+    "depth": depth_costs,
+    "track": track_costs,
+    "segment": segment_costs,
+    "stabilize": stabilize_costs,
+}
 
 
 def cost_table(costs: list[Cost], device: torch.device) -> Table:
