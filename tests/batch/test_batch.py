@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from protoformer.batch.cluster import divide_cores
-from protoformer.batch.jobs import Job, JobReport, WorkerReady, run_job
+from protoformer.batch.jobs import Job, JobReport, WorkerReady
 from protoformer.batch.ledger import Ledger, list_jobs
-from protoformer.batch.workers import ATTEMPTS, TimeLimit, run_jobs
+from protoformer.batch.workers import ATTEMPTS, TimeLimit, run_job, run_jobs
 from protoformer.errors import InputError
 
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from protoformer.batch.jobs import Job, run_job
+from protoformer.batch.jobs import Job
 from protoformer.batch.ledger import Ledger, list_jobs
+from protoformer.batch.workers import run_job
 from protoformer.errors import InputError
 
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links and pipes need rights on Windows")

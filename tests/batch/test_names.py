@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from protoformer.batch.jobs import Job, run_job
+from protoformer.batch.jobs import Job
 from protoformer.batch.ledger import Ledger, list_jobs
+from protoformer.batch.workers import run_job
 from protoformer.io.files import MAX_NAME_BYTES, name_key, short_name
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such files")

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import protoformer as pf
-from protoformer.batch.jobs import Job, JobFunction, run_job
+from protoformer.batch.jobs import Job, JobFunction
 from protoformer.batch.ledger import Ledger
 from protoformer.batch.tasks import BATCH_TASKS, BatchTask, read_boxes_file
+from protoformer.batch.workers import run_job
 from protoformer.errors import InputError
 from protoformer.video.reader import open_video
 

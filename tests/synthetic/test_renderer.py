@@ -12,8 +12,8 @@ from protoformer.synthetic.assembly import Material
 from protoformer.synthetic.families import FAMILIES
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.renderer import Motion, Renderer, View
-from protoformer.synthetic.scene import KINDS, MotionPath, Scenes
-from protoformer.synthetic.surface import NEAREST, transport_points
+from protoformer.synthetic.scene import KINDS, NEAREST, MotionPath, Scenes
+from protoformer.synthetic.surface import transport_points
 from protoformer.synthetic.texture_bank import TextureBank
 
 Compose = Callable[..., Scenes]

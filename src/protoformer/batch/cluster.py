@@ -14,7 +14,8 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from protoformer.batch.jobs import Job, JobReport, JobRunner, JobSetup, WorkerReady
+from protoformer.batch.jobs import Job, JobReport, JobSetup, WorkerReady
+from protoformer.batch.workers import JobRunner
 from protoformer.errors import InputError, install_command
 
 CORES_PER_WORKER = 4

@@ -1,18 +1,20 @@
-"""Visualization of depth: color maps and side-by-side frames."""
+"""Drawing of depth: frames of a video in the colors of `viz.depth_colors`, and data for viewers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from protoformer.depth.result import DepthResult
-from protoformer.depth.video import DepthFrame
 from protoformer.viz.colormaps import Pixels, frame_pixels
 from protoformer.viz.depth_colors import default_depth_range, depth_to_color
 from protoformer.viz.report import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 
+if TYPE_CHECKING:
+    from protoformer.depth.video import DepthFrame
 
-def draw_depth_frame(result: DepthFrame, colors: tuple[float, float], side_by_side: bool = False) -> Pixels:
+
+def draw_depth_frame(result: "DepthFrame", colors: tuple[float, float], side_by_side: bool = False) -> Pixels:
     """Draw the depth of one video frame in colors.
 
     Args:
@@ -38,7 +40,7 @@ class DepthPainter:
     def __init__(self, colors: tuple[float, float] | None = None, side_by_side: bool = False) -> None:
         self.colors, self._grows, self._side_by_side = colors, colors is None, side_by_side
 
-    def __call__(self, result: DepthFrame) -> Pixels:
+    def __call__(self, result: "DepthFrame") -> Pixels:
         """Draw a frame, uint8 H x W x 3, or H x 2W x 3 if side by side."""
         if self._grows or self.colors is None:
             near, far = default_depth_range(result.numpy())

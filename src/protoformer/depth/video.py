@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from protoformer.depth.camera import Camera, CameraHint, resolve_camera
+from protoformer.depth.drawing import DepthPainter
 from protoformer.depth.engine import DepthEngine, Estimate, depth_confidence, enlarge_depth
 from protoformer.depth.result import DepthResult, network_range
 from protoformer.errors import InputError
@@ -294,8 +295,6 @@ class DepthVideo:
         Returns:
             The number of frames and the run time.
         """
-        from protoformer.depth.drawing import DepthPainter  # it draws the results of this module
-
         is_drawn = Path(path).suffix != "" or format == "png"
         if colors is None and is_drawn and self.video is not None and not self.video.live:
             colors = self.typical_range()

@@ -1,12 +1,12 @@
 """Images of explanations: pixels tinted by prototype, by its mean motion or depth, or by moving part."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from protoformer.explain.groups import cells_to_pixels
-from protoformer.explain.result import Explanation
-from protoformer.explain.video import PrototypeFrame
 from protoformer.geometry.regions import boundaries
 from protoformer.viz.colormaps import (
     Pixels,
@@ -19,11 +19,15 @@ from protoformer.viz.colormaps import (
 )
 from protoformer.viz.depth_colors import depth_to_color
 
+if TYPE_CHECKING:
+    from protoformer.explain.result import Explanation
+    from protoformer.explain.video import PrototypeFrame
+
 STRENGTH = 0.6
 """Weight of the color of a pixel's label; the rest is the image."""
 
 
-def prototype_colors(explanation: Explanation, layer: str | None = None, families: int | None = None) -> list[Tensor]:
+def prototype_colors(explanation: "Explanation", layer: str | None = None, families: int | None = None) -> list[Tensor]:
     """Return the colors of the prototypes of a layer, for each image: K x 3 in [0, 1].
 
     Colors depend on the index, so that they are the same in every run, and neighbors in the pooling grid have different
@@ -47,7 +51,7 @@ def prototype_colors(explanation: Explanation, layer: str | None = None, familie
     return [colors, second_colors]
 
 
-def draw_groups(explanation: Explanation, layer: str | None = None, families: int | None = None) -> list[Pixels]:
+def draw_groups(explanation: "Explanation", layer: str | None = None, families: int | None = None) -> list[Pixels]:
     """Tint each image by the final prototype of each pixel, and outline these regions: uint8, H x W x 3."""
     colors = prototype_colors(explanation, layer, families)
     return [
@@ -56,7 +60,7 @@ def draw_groups(explanation: Explanation, layer: str | None = None, families: in
     ]
 
 
-def value_colors(explanation: Explanation, layer: str | None = None) -> list[Tensor]:
+def value_colors(explanation: "Explanation", layer: str | None = None) -> list[Tensor]:
     """Return the colors of the mean motion or depth of the prototypes of each image: K x 3 in [0, 1].
 
     Empty without flow or depth. The second image of a flow has no motion: its prototypes have the color of their match,
@@ -78,7 +82,7 @@ def value_colors(explanation: Explanation, layer: str | None = None) -> list[Ten
     return colors
 
 
-def draw_values(explanation: Explanation, layer: str | None = None) -> list[Pixels]:
+def draw_values(explanation: "Explanation", layer: str | None = None) -> list[Pixels]:
     """Draw the regions of prototypes in the color of their mean motion or depth: uint8, H x W x 3; empty without it."""
     return [
         tint_image(to_uint8(image.image), image.layer(layer).labels(), colors, strength=0.75, outlined=True)
@@ -91,7 +95,7 @@ def part_colors(count: int) -> Tensor:
     return torch.cat((distinct_colors(count), torch.zeros(1, 3, dtype=torch.float32)))
 
 
-def draw_parts(explanation: Explanation, layer: str | None = None) -> list[Pixels]:
+def draw_parts(explanation: "Explanation", layer: str | None = None) -> list[Pixels]:
     """Tint and outline the moving parts in both images: uint8, H x W x 3; empty without flow.
 
     A part has the same color in both. Pixels of the second image that no pixel of the first moves to are dark.
@@ -105,7 +109,7 @@ def draw_parts(explanation: Explanation, layer: str | None = None) -> list[Pixel
     return drawn
 
 
-def draw_em_iterations(explanation: Explanation, layer: str | None = None) -> Pixels:
+def draw_em_iterations(explanation: "Explanation", layer: str | None = None) -> Pixels:
     """Draw the first image after every EM iteration side by side, the pooled start first: uint8, H x (N + 1) W x 3."""
     first_layer, image = explanation.first.layer(layer), to_uint8(explanation.first.image)
     colors = distinct_colors(first_layer.num_prototypes)
@@ -114,7 +118,7 @@ def draw_em_iterations(explanation: Explanation, layer: str | None = None) -> Pi
     return np.concatenate(drawn, axis=1)
 
 
-def draw_memberships(explanation: Explanation, prototype: int, layer: str | None = None) -> Pixels:
+def draw_memberships(explanation: "Explanation", prototype: int, layer: str | None = None) -> Pixels:
     """Draw the soft membership of the first image's pixels in a prototype, white at its maximum: uint8, H x W."""
     first_layer = explanation.first.layer(layer)
     membership = first_layer.membership(prototype)
@@ -122,7 +126,7 @@ def draw_memberships(explanation: Explanation, prototype: int, layer: str | None
     return draw_gray(fine / fine.max().clamp_min(1e-12))
 
 
-def draw_prototype_frame(frame: PrototypeFrame) -> Pixels:
+def draw_prototype_frame(frame: "PrototypeFrame") -> Pixels:
     """Tint a frame of a clip by prototype, or by family if there are some, and outline the regions: H x W x 3.
 
     Prototypes and families keep their colors through the clip.

@@ -4,14 +4,13 @@ import json
 import os
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protoformer.explain.drawing import draw_em_iterations, draw_groups, draw_memberships, draw_parts, draw_values
 from protoformer.explain.groups import FAMILIES
 from protoformer.explain.record import FAMILY_COUNTS, explanation_record, page_record
-from protoformer.explain.result import Explanation
 from protoformer.io.files import check_output, make_folder, write_atomically
 from protoformer.io.png import encode_png
 from protoformer.models.runtime import ProgressCallback
@@ -19,6 +18,9 @@ from protoformer.viz.colormaps import Pixels
 from protoformer.viz.plots import Curve, line_plot
 from protoformer.viz.report import STYLE as PAGE_STYLE
 from protoformer.viz.report import Figure, Section
+
+if TYPE_CHECKING:
+    from protoformer.explain.result import Explanation
 
 STYLE = """
 .controls { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: center; margin: 1rem 0 }
@@ -245,7 +247,7 @@ UNTRAINED = "The weights of this model are random: these are the groups of an un
 
 
 def explanation_page(
-    explanation: Explanation,
+    explanation: "Explanation",
     names: tuple[str, ...] | None = None,
     record: dict[str, Any] | None = None,
     removals: int = 0,
@@ -274,7 +276,7 @@ def explanation_page(
 
 def save_explanation(
     folder: str | os.PathLike[str],
-    explanation: Explanation,
+    explanation: "Explanation",
     *,
     layer: str | None = None,
     prototypes: tuple[int, ...] = (),
@@ -318,7 +320,7 @@ def save_explanation(
     return written
 
 
-def _images(explanation: Explanation, name: str, prototypes: tuple[int, ...]) -> dict[str, bytes]:
+def _images(explanation: "Explanation", name: str, prototypes: tuple[int, ...]) -> dict[str, bytes]:
     drawn = {
         "groups": draw_groups(explanation, name),
         "motion" if explanation.task == "flow" else "depth": draw_values(explanation, name),

@@ -1,6 +1,6 @@
 """Explanations as JSON, for programs and for the page."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -8,10 +8,12 @@ from torch import Tensor
 from protoformer.explain.drawing import part_colors, prototype_colors, value_colors
 from protoformer.explain.groups import Group, cells_to_pixels
 from protoformer.explain.parts import MovingPart
-from protoformer.explain.result import Explanation, ImageExplanation, LayerExplanation
 from protoformer.models.runtime import ProgressCallback
 from protoformer.viz.colormaps import hex_colors, to_uint8
 from protoformer.viz.report import jpeg_data_uri, to_base64
+
+if TYPE_CHECKING:
+    from protoformer.explain.result import Explanation, ImageExplanation, LayerExplanation
 
 UNITS = {"flow": "px", "depth": "m"}
 NUM_NEAREST = 3
@@ -21,7 +23,7 @@ FAMILY_COUNTS = (None, 24, 12, 6)
 
 
 def explanation_record(
-    explanation: Explanation,
+    explanation: "Explanation",
     names: tuple[str, ...] | None = None,
     progress: ProgressCallback | None = None,
     removals: int = 0,
@@ -56,7 +58,7 @@ def explanation_record(
     }
 
 
-def page_record(explanation: Explanation, names: tuple[str, ...] | None = None, removals: int = 0) -> dict[str, Any]:
+def page_record(explanation: "Explanation", names: tuple[str, ...] | None = None, removals: int = 0) -> dict[str, Any]:
     """Return the data of the page's script: images, maps and groups by iteration, matches, removals and colors."""
     return {
         "unit": UNITS[explanation.task],
@@ -72,12 +74,12 @@ def page_record(explanation: Explanation, names: tuple[str, ...] | None = None, 
     }
 
 
-def _layer_names(explanation: Explanation, names: tuple[str, ...] | None) -> list[str]:
+def _layer_names(explanation: "Explanation", names: tuple[str, ...] | None) -> list[str]:
     all_names = [layer.name for layer in explanation.first.layers]
     return all_names if names is None else [explanation.first.layer(name).name for name in names]
 
 
-def _layer(explanation: Explanation, name: str, removals: int) -> dict[str, Any]:
+def _layer(explanation: "Explanation", name: str, removals: int) -> dict[str, Any]:
     layer = explanation.first.layer(name)
     convergence = layer.convergence(likelihood=False)
     moving = explanation.parts(name)
@@ -123,7 +125,7 @@ def _layer(explanation: Explanation, name: str, removals: int) -> dict[str, Any]
     }
 
 
-def _page_layer(explanation: Explanation, name: str, removals: int) -> dict[str, Any]:
+def _page_layer(explanation: "Explanation", name: str, removals: int) -> dict[str, Any]:
     layer = explanation.first.layer(name)
     colors = [
         [hex_colors(image_colors) for image_colors in prototype_colors(explanation, name, count)]
@@ -145,7 +147,7 @@ def _page_layer(explanation: Explanation, name: str, removals: int) -> dict[str,
     }
 
 
-def _page_parts(explanation: Explanation, name: str) -> dict[str, Any] | None:
+def _page_parts(explanation: "Explanation", name: str) -> dict[str, Any] | None:
     """Moving parts at the size of the network's input; each map is one sequence of runs."""
     moving, layer = explanation.parts(name), explanation.first.layer(name)
     if moving is None:
@@ -160,7 +162,7 @@ def _page_parts(explanation: Explanation, name: str) -> dict[str, Any] | None:
     }
 
 
-def _page_image(image: ImageExplanation, name: str) -> dict[str, Any]:
+def _page_image(image: "ImageExplanation", name: str) -> dict[str, Any]:
     layer = image.layer(name)
     rows, columns = layer.assignment.shape
     dtype = f"<u{_index_bytes(layer)}"
@@ -199,11 +201,11 @@ def _part(part: MovingPart) -> dict[str, Any]:
     return {"part": part.part, **_pixels(part), "prototypes": [list(pair) for pair in part.prototypes]}
 
 
-def _nearest(layer: LayerExplanation, prototype: int) -> list[list[float]]:
+def _nearest(layer: "LayerExplanation", prototype: int) -> list[list[float]]:
     """Positions (x, y) of the most similar cells, pixels, to a tenth."""
     return [[round(x, 1), round(y, 1)] for x, y in layer.nearest(prototype, NUM_NEAREST)]
 
 
-def _index_bytes(layer: LayerExplanation) -> int:
+def _index_bytes(layer: "LayerExplanation") -> int:
     """Bytes of a prototype's index in the page's maps."""
     return 2 if layer.num_prototypes > 256 else 1

@@ -22,6 +22,7 @@ from protoformer.explain.groups import (
     match_scores,
     mutual_matches,
 )
+from protoformer.explain.page import save_explanation
 from protoformer.explain.parts import MovingParts, find_moving_parts
 from protoformer.explain.tracing import (
     Convergence,
@@ -288,8 +289,6 @@ class Explanation(SummaryRepr):
         self, folder: PathLike, *, layer: str | None = None, prototypes: tuple[int, ...] = (), removals: int = 0
     ) -> list[Path]:
         """Write an interactive page, index.html, with its images and numbers to a folder; see `save_explanation`."""
-        from protoformer.explain.page import save_explanation  # it draws the results of this module
-
         return save_explanation(folder, self, layer=layer, prototypes=prototypes, removals=removals)
 
     def removals(self, layer: str | None = None, count: int = NUM_REMOVED) -> tuple[Removal, ...]:

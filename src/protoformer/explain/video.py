@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.explain.drawing import draw_prototype_frame
 from protoformer.explain.groups import PrototypeTracker, assignment_map, cells_to_pixels
 from protoformer.explain.result import layer_index
 from protoformer.explain.tracing import NO_PROTOTYPES
@@ -149,8 +150,6 @@ class PrototypeVideo:
         Returns:
             The number of frames and the run time.
         """
-        from protoformer.explain.drawing import draw_prototype_frame  # it draws the results of this module
-
         return save_results(path, self.clip, self, draw_prototype_frame, format, progress=progress)
 
     def _input(self, frame: VideoFrame) -> Tensor:

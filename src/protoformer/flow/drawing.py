@@ -1,6 +1,6 @@
 """Visualization of optical flow: color maps, arrows and side-by-side frames."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -8,10 +8,18 @@ from torch import Tensor
 
 from protoformer.errors import InputError
 from protoformer.flow.result import FlowResult
-from protoformer.flow.video import MIN_SCALE, SAMPLED_VECTORS, FlowFrame, frame_scale
-from protoformer.viz.colormaps import Pixels, flow_to_color, frame_pixels
+from protoformer.viz.colormaps import FLOW_PERCENTILE, Pixels, flow_to_color, frame_pixels
 from protoformer.viz.report import MAX_CELLS, cell_step, confidence_text, jpeg_data_uri, png_data_uri, to_base64
 
+if TYPE_CHECKING:
+    from protoformer.flow.video import FlowFrame
+
+SAMPLED_VECTORS = 20_000
+"""Flow vectors that are used of each sampled pair."""
+SCALE_QUANTILE = FLOW_PERCENTILE / 100
+"""Quantile of the vector lengths that defines the color scale."""
+MIN_SCALE = 1.0
+"""Smallest color scale, pixels, so that noise of a static video is not drawn in full colors."""
 ROWS_PER_BAND = 128
 """Rows that are colorized at a time: colorizing takes many times the memory of the image."""
 ARROWS_ACROSS = 24
@@ -29,7 +37,12 @@ HEAD_LENGTH = 0.4
 ARROW_COLOR, ARROW_EDGE = (255, 220, 0), (0, 0, 0)
 
 
-def draw_flow_frame(result: FlowFrame, scale: float, side_by_side: bool = False, arrows: bool = False) -> Pixels:
+def frame_scale(lengths: Tensor) -> float:
+    """Return the color scale for vectors of given lengths, pixels: 0.1 % of them at most are longer, unless it is 1."""
+    return max(MIN_SCALE, float(lengths.quantile(SCALE_QUANTILE, interpolation="higher")))
+
+
+def draw_flow_frame(result: "FlowFrame", scale: float, side_by_side: bool = False, arrows: bool = False) -> Pixels:
     """Draw the flow of one video frame in colors, or as arrows over the frame.
 
     Arrows are longer than the motion by `arrow_factor`, so that slow motion is visible.
@@ -66,7 +79,7 @@ class FlowPainter:
         self._grows = scale is None
         self._side_by_side, self._arrows = side_by_side, arrows
 
-    def __call__(self, result: FlowFrame) -> Pixels:
+    def __call__(self, result: "FlowFrame") -> Pixels:
         """Draw a frame, uint8 H x W x 3, or H x 2W x 3 if side by side."""
         if self._grows:
             lengths = result.flow.norm(dim=0).flatten()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from protoformer.errors import InputError
+from protoformer.flow.drawing import MIN_SCALE, SAMPLED_VECTORS, FlowPainter, frame_scale
 from protoformer.flow.engine import FlowEngine, propagate_flow
 from protoformer.flow.result import FlowResult
 from protoformer.flow.tiling import FlowPlan, TileSize, check_zoom, plan_flow
@@ -19,22 +20,10 @@ from protoformer.models.runtime import Precision, ProgressCallback, use_half_pre
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, Video, VideoFrame
-from protoformer.viz.colormaps import FLOW_PERCENTILE
 from protoformer.viz.report import format_time
 
 SAMPLED_PAIRS = 8
 """Pairs, spread over the video, from which the typical motion is estimated."""
-SAMPLED_VECTORS = 20_000
-"""Flow vectors that are used of each sampled pair."""
-SCALE_QUANTILE = FLOW_PERCENTILE / 100
-"""Quantile of the vector lengths that defines the color scale."""
-MIN_SCALE = 1.0
-"""Smallest color scale, pixels, so that noise of a static video is not drawn in full colors."""
-
-
-def frame_scale(lengths: Tensor) -> float:
-    """Return the color scale for vectors of given lengths, pixels: 0.1 % of them at most are longer, unless it is 1."""
-    return max(MIN_SCALE, float(lengths.quantile(SCALE_QUANTILE, interpolation="higher")))
 
 
 @dataclass(frozen=True, repr=False)
@@ -168,8 +157,6 @@ class FlowVideo:
         Returns:
             The number of pairs and the run time.
         """
-        from protoformer.flow.drawing import FlowPainter  # it draws the results of this module
-
         is_drawn = Path(path).suffix != "" or format == "png"
         if scale is None and is_drawn and self.video is not None and not self.video.live:
             scale = self.typical_motion()

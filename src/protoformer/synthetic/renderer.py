@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.warps import inside_image, pixel_grid
-from protoformer.synthetic.scene import KINDS, Frame, Scenes, to_device
+from protoformer.synthetic.scene import KINDS, NEAREST, SHADED, TOLERANCE, Frame, Scenes, to_device
 from protoformer.synthetic.sensor import compress, defocus, expose, sensor_noise, steps_of, vignette
 from protoformer.synthetic.surface import (
-    NEAREST,
     Hits,
     Shapes,
     build_materials,
@@ -26,16 +25,12 @@ from protoformer.synthetic.texture_bank import TextureBank, procedural_bank
 
 EDGE_OFFSETS = ((-3, 1), (1, 3), (3, -1), (-1, -3), (-1, 1), (1, 1), (1, -1), (-1, -1))
 """Sample positions within a pixel at an edge, (x, y) in eighths of a pixel from its center."""
-TOLERANCE = 2e-4
-"""A point is occluded if another surface is closer to the camera by more than this fraction of its depth."""
 SUBFRAMES = 7
 """Default number of moments averaged for motion blur."""
 SENSOR_FIELDS = ("gamma", "lift", "vignette", "read", "shot")
 """Fields of `Sensor` that the sensor model takes per image."""
 SUBPIXEL_STEP = (0.754878, 0.569840)
 """Step, (x, y) in pixels, between the sample positions of subframes; any number of them fills the pixel evenly."""
-SHADED = 0.6
-"""Fraction of light left on a shadowed room wall."""
 
 
 @dataclass(frozen=True)

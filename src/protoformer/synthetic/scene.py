@@ -17,6 +17,19 @@ from torch import Tensor
 
 from protoformer.geometry.warps import rotation
 
+NEAREST = 0.02
+"""Hits closer than this to the start of a ray are ignored, meters."""
+TOLERANCE = 2e-4
+"""A point is occluded if another surface is closer to the camera by more than this fraction of its depth."""
+SOFTNESS = 0.8
+"""Mip level bias: textures are smoother than the pixel footprint requires, as a lens makes them, so that resampling an
+image loses almost nothing.
+"""
+MIN_FACING = 0.05
+"""Minimum cosine of the viewing angle in the footprint; without it roads would blur to one color far away."""
+SHADED = 0.6
+"""Fraction of light left on a shadowed room wall."""
+
 
 @dataclass(frozen=True)
 class MotionPath:

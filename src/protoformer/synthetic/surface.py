@@ -12,11 +12,22 @@ import torch
 from torch import Tensor
 
 from protoformer.geometry.warps import rotation
-from protoformer.synthetic.scene import CENTER, FORWARD, INVERSE, KINDS, ORIGIN, RIPPLE, Frame, Primitives, to_device
+from protoformer.synthetic.scene import (
+    CENTER,
+    FORWARD,
+    INVERSE,
+    KINDS,
+    MIN_FACING,
+    NEAREST,
+    ORIGIN,
+    RIPPLE,
+    SOFTNESS,
+    Frame,
+    Primitives,
+    to_device,
+)
 from protoformer.synthetic.texture_bank import TextureBank
 
-NEAREST = 0.02
-"""Hits closer than this to the start of a ray are ignored, meters."""
 TILE = 96
 """Side of the CPU's image tiles, pixels; primitives outside a tile's bounds are culled."""
 
@@ -317,12 +328,6 @@ def _against_the_light(frame: Frame, points: Tensor) -> tuple[Tensor, Tensor, Te
 
 SIZE, LIT, TILING, GAIN, BIAS, GLOSS = slice(0, 3), slice(3, 12), slice(12, 18), slice(18, 21), slice(21, 24), 24
 """Rows of the material table."""
-SOFTNESS = 0.8
-"""Mip level bias: textures are smoother than the pixel footprint requires, as a lens makes them, so that resampling an
-image loses almost nothing.
-"""
-MIN_FACING = 0.05
-"""Minimum cosine of the viewing angle in the footprint; without it roads would blur to one color far away."""
 
 
 @dataclass(frozen=True, kw_only=True)

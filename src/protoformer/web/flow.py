@@ -5,10 +5,10 @@ from pathlib import Path
 
 import torch
 
-from protoformer.flow.drawing import draw_flow_frame, flow_viewer_data
+from protoformer.flow.drawing import draw_flow_frame, flow_viewer_data, frame_scale
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.tiling import plan_flow
-from protoformer.flow.video import FlowFrame, FlowVideo, frame_scale
+from protoformer.flow.video import FlowFrame, FlowVideo
 from protoformer.geometry.warps import resize
 from protoformer.io.image_input import as_image, image_pair
 from protoformer.models.runtime import normalize_images

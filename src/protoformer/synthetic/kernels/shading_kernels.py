@@ -4,12 +4,14 @@
 that its rays cannot hit, as `surface.nearest` does on a CPU.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.synthetic import renderer as render
+from protoformer.synthetic import scene
 from protoformer.synthetic.kernels.surface_kernels import (
     FAR,
     clamp01,
@@ -23,9 +25,11 @@ from protoformer.synthetic.kernels.surface_kernels import (
     to_local,
 )
 from protoformer.synthetic.scene import Frame
-from protoformer.synthetic.surface import Hits, Materials, Shapes
 
-SHADED = tl.constexpr(render.SHADED)
+if TYPE_CHECKING:
+    from protoformer.synthetic.surface import Hits, Materials, Shapes
+
+SHADED = tl.constexpr(scene.SHADED)
 ROWS = tl.constexpr(30)
 """Rows of a frame's table."""
 BLOCK = 256
@@ -253,7 +257,13 @@ def bounds_of(tables: Tensor, suns: Tensor, counts: tuple[int, ...]) -> Tensor:
 
 
 def exposed(
-    frame: Frame, shapes: Shapes, materials: Materials, tables: Tensor, suns: Tensor, atmosphere: Tensor, shifts: Tensor
+    frame: Frame,
+    shapes: "Shapes",
+    materials: "Materials",
+    tables: Tensor,
+    suns: Tensor,
+    atmosphere: Tensor,
+    shifts: Tensor,
 ) -> Tensor:
     """Compute the mean of `Renderer._final_color` over T moments: B x 3 x H x W.
 
@@ -275,7 +285,7 @@ def exposed(
     return out
 
 
-def clean(frame: Frame, shapes: Shapes, materials: Materials, hit: Hits, shifts: Tensor) -> Tensor:
+def clean(frame: Frame, shapes: "Shapes", materials: "Materials", hit: "Hits", shifts: Tensor) -> Tensor:
     """Run `Renderer.clean` for one hit per pixel: B x 3 x H x W. shifts: R x 2, ray offsets in edge pixels."""
     bank, (height, width) = shapes.bank, frame.size
     _, batch, primitives = frame.table.shape

@@ -4,17 +4,20 @@ A block of rays iterates over the primitives of its scene and writes only the ne
 `surface._nearest`, `surface._blocked`, `surface.plain_surface` and `Renderer.moved` step by step; tests compare them.
 """
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from protoformer.synthetic import renderer as render
-from protoformer.synthetic import surface as surfaces_of
+from protoformer.synthetic import scene
 from protoformer.synthetic.scene import Frame
-from protoformer.synthetic.surface import Hits, Shapes
 
-NEAREST = tl.constexpr(surfaces_of.NEAREST)
+if TYPE_CHECKING:
+    from protoformer.synthetic.surface import Hits, Materials, Shapes
+
+NEAREST = tl.constexpr(scene.NEAREST)
 FAR = tl.constexpr(float("inf"))
 WHOLE = tl.constexpr(12582912.0)
 """1.5 * 2^23: adding and subtracting it rounds a float32 to an integer."""
@@ -301,8 +304,8 @@ def blocked(
     return hidden
 
 
-MIN_FACING = tl.constexpr(surfaces_of.MIN_FACING)
-SOFTNESS = tl.constexpr(surfaces_of.SOFTNESS)
+MIN_FACING = tl.constexpr(scene.MIN_FACING)
+SOFTNESS = tl.constexpr(scene.SOFTNESS)
 
 
 @triton.jit
@@ -450,7 +453,7 @@ def _surface(
     tl.store(out + 7 * apart + offset, cz, inside)
 
 
-def light_of(materials: surfaces_of.Materials) -> Tensor:
+def light_of(materials: "Materials") -> Tensor:
     """Return the sun direction in world coordinates and the ambient fraction: B x 4."""
     return torch.cat((materials.sun, materials.ambient[:, None]), dim=1)
 
@@ -477,7 +480,7 @@ def surface(
     return out
 
 
-KEPT = tl.constexpr(1 - render.TOLERANCE)
+KEPT = tl.constexpr(1 - scene.TOLERANCE)
 
 
 @triton.jit
@@ -532,7 +535,7 @@ def _moved(
     tl.store(occluded + offset, 1 - seen.to(tl.uint8), inside)
 
 
-def moved(hit: Hits, shapes: Shapes, positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
+def moved(hit: "Hits", shapes: "Shapes", positions: Tensor, frame: Frame) -> tuple[Tensor, Tensor, Tensor]:
     """Run `Renderer.moved` in one kernel: flow B x 2 x N, valid and occluded B x 1 x N, bool."""
     batch, rays = hit.index.shape
     primitives, bank, ray = frame.table.shape[2], shapes.bank, hit.ray.contiguous()
