@@ -38,8 +38,13 @@ from protoformer.io.image_input import ImageLike, as_image, image_pair, split_ba
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
 from protoformer.models.heads.flow import MIN_SIDE, flow_padding
 from protoformer.models.heads.update import FLOW_STRIDE
-from protoformer.models.pretrained import NetworkPredictor
-from protoformer.models.runtime import Precision, ProgressCallback, normalize_images, use_half_precision
+from protoformer.models.runtime import (
+    NetworkPredictor,
+    Precision,
+    ProgressCallback,
+    normalize_images,
+    use_half_precision,
+)
 from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.report import SummaryRepr, predictor_summary

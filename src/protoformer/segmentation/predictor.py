@@ -18,8 +18,7 @@ from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.heads.update import FLOW_STRIDE
-from protoformer.models.pretrained import NetworkPredictor
-from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.models.runtime import NetworkPredictor, Precision, ProgressCallback, use_half_precision
 from protoformer.segmentation.foreground import METHODS, Array, Image, MotionWindow, check_method, guided_filter
 from protoformer.segmentation.instances import InstanceTracker, nearest_label
 from protoformer.segmentation.result import MAX_OBJECTS, Labels, MaskFile, SegmentationFrame, make_frame
