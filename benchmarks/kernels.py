@@ -39,7 +39,7 @@ THRESHOLD = 5.0
 """Percent of an inference or training step that a group of kernels has to be worth."""
 PLAIN_VERSIONS: dict[str, tuple[str, ...]] = {
     "norm": ("models.layers:TokenNorm.forward", "models.layers:MapNorm.forward"),
-    "activation": ("models.layers:ActivatedConv.forward",),
+    "activation": ("models.layers:FusedConv.forward",),
     "position": ("models.layers:PositionConv.forward",),
     "gru": ("models.heads.update:gru_gates", "models.heads.update:gru_state"),
     "upsampling": ("models.heads.update:convex_upsample",),

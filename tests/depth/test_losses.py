@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protoformer.depth.losses import DepthLoss, depth_loss, edge_sum, silog, valid_depth_mask
-from protoformer.models.heads.depth import CANONICAL_FOCAL, DepthPrediction, canonical_log
+from protoformer.models.heads.depth import CANONICAL_FOCAL, DepthPrediction, canonical_log_depth
 
 FOCAL = torch.tensor([CANONICAL_FOCAL])
 EVERYWHERE = torch.ones(1, 1, 4, 5, dtype=torch.bool)
@@ -46,7 +46,7 @@ def test_a_camera_does_not_change_the_loss_of_the_same_error() -> None:
     totals = []
     for focal in (100.0, 1000.0):
         lens = torch.tensor([focal])
-        totals.append(depth_loss(predicted(canonical_log(depth, lens) + off), depth, EVERYWHERE, lens).total)
+        totals.append(depth_loss(predicted(canonical_log_depth(depth, lens) + off), depth, EVERYWHERE, lens).total)
     assert torch.allclose(totals[0], totals[1], atol=1e-5)
 
 
@@ -119,7 +119,7 @@ def test_silog_of_parts_is_no_more_than_that_of_the_whole_and_all_else_is_its_me
     counted = torch.rand(4, 1, 8, 8, generator=generator) < torch.tensor([0.2, 0.4, 0.8, 0.9]).view(-1, 1, 1, 1)
     focal = torch.full((4,), CANONICAL_FOCAL)
     level = torch.tensor([0.1, 0.2, 0.3, 0.4]).view(-1, 1, 1, 1)
-    log = canonical_log(depth, focal) + 0.2 * torch.randn(4, 1, 8, 8, generator=generator) + level
+    log = canonical_log_depth(depth, focal) + 0.2 * torch.randn(4, 1, 8, 8, generator=generator) + level
 
     def loss(part: list[int], pixels: torch.Tensor | None = None) -> DepthLoss:
         return depth_loss(predicted(log[part]), depth[part], counted[part], focal[part], pixels=pixels)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from protoformer.models import layers
-from protoformer.models.layers import ActivatedConv, MapNorm, PositionConv, TokenNorm
+from protoformer.models.layers import FusedConv, MapNorm, PositionConv, TokenNorm
 
 pytestmark = pytest.mark.usefixtures("requires_kernels")
 
@@ -66,7 +66,7 @@ def test_nan_is_kept(numbers):
     maps = numbers.random(1, 16, 4, 5, seed=0, dtype=torch.float32)
     maps[0, 3, 2, 2] = torch.nan
     assert MapNorm(relu=True)(maps)[0, 3].isnan().all()
-    conv = ActivatedConv(16, 8, 1, relu=True).to(maps.device)
+    conv = FusedConv(16, 8, 1, relu=True).to(maps.device)
     assert conv(maps)[0, :, 2, 2].isnan().all()
 
 
@@ -76,7 +76,7 @@ def test_bias_and_activation(relu, channels, numbers):
     maps = numbers.random(2, 5, 9, 11, seed=0, dtype=torch.float32)
     weight = numbers.random(channels, 5, 3, 3, seed=1, dtype=torch.float32) / 7
     bias = numbers.random(channels, seed=2, dtype=torch.float32)
-    conv = ActivatedConv(5, channels, 3, relu, padding=1).to(maps.device)
+    conv = FusedConv(5, channels, 3, relu, padding=1).to(maps.device)
 
     def fused(maps: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return torch.func.functional_call(conv, {"weight": weight, "bias": bias}, (maps,))
@@ -94,7 +94,7 @@ def test_bias_and_activation(relu, channels, numbers):
 def test_bias_and_activation_of_half_precision(relu, numbers):
     maps = numbers.random(2, 64, 46, 62, seed=0, dtype=torch.float32).to(memory_format=torch.channels_last)
     torch.manual_seed(0)
-    conv = ActivatedConv(64, 96, 3, relu, padding=1).cuda()
+    conv = FusedConv(64, 96, 3, relu, padding=1).cuda()
     plain = nn.Conv2d(64, 96, 3, padding=1).cuda()
     plain.load_state_dict(conv.state_dict())
     with torch.autocast("cuda", torch.bfloat16):

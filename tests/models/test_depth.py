@@ -11,9 +11,9 @@ from protoformer.errors import InputError
 from protoformer.models.config import PRESETS, preset
 from protoformer.models.heads.depth import (
     CANONICAL_FOCAL,
+    DEPTH_STRIDES,
     MIN_LOG_SCALE,
-    STRIDES,
-    canonical_log,
+    canonical_log_depth,
     focal_length,
     image_center,
     metric_depth,
@@ -78,7 +78,7 @@ def test_every_update_is_returned_on_request_and_the_last_alone_otherwise() -> N
 @given(st.integers(1, 50))
 def test_updates_are_shared_out_evenly_and_the_finest_level_always_has_one(updates: int) -> None:
     found = updates_per_level(updates)
-    assert sum(found) == updates and len(found) == len(STRIDES)
+    assert sum(found) == updates and len(found) == len(DEPTH_STRIDES)
     assert found[-1] >= 1 and sorted(found) == list(found) and found[-1] - found[0] <= 1
 
 
@@ -141,7 +141,7 @@ def test_bounds_that_cannot_be_are_refused() -> None:
 @given(st.floats(0.01, 500), st.floats(20, 4000))
 def test_canonical_and_metric_depth_are_inverse(meters: float, focal: float) -> None:
     depth, lens = torch.full((1, 1, 2, 2), meters, dtype=torch.float64), torch.tensor([focal], dtype=torch.float64)
-    there = canonical_log(depth, lens)
+    there = canonical_log_depth(depth, lens)
     assert torch.allclose(metric_depth(there, lens), depth, rtol=1e-9)
     assert math.isclose(float(there[0, 0, 0, 0].exp()), meters * CANONICAL_FOCAL / focal, rel_tol=1e-9)
 
@@ -150,13 +150,13 @@ def test_an_image_of_twice_the_size_is_that_of_a_camera_half_as_far_away() -> No
     """Enlarging doubles the focal length; meters stay, and what the network is to say is half."""
     depth, camera = torch.rand(2, 1, 4, 5) + 1, torch.tensor([[300.0, 0, 1], [0, 300.0, 1], [0, 0, 1]]).expand(2, 3, 3)
     focal, larger = focal_length(camera), focal_length(camera * torch.tensor([2.0, 2.0, 1.0])[:, None])
-    gap = canonical_log(depth, larger) - canonical_log(depth, focal)
+    gap = canonical_log_depth(depth, larger) - canonical_log_depth(depth, focal)
     assert torch.allclose(gap, torch.full((), -math.log(2)), atol=1e-5)
-    assert torch.allclose(metric_depth(canonical_log(depth, larger), larger), depth, rtol=1e-5)
+    assert torch.allclose(metric_depth(canonical_log_depth(depth, larger), larger), depth, rtol=1e-5)
 
 
 def test_unknown_depths_have_a_finite_logarithm() -> None:
-    assert canonical_log(torch.zeros(1, 1, 2, 2), torch.tensor([300.0])).isfinite().all()
+    assert canonical_log_depth(torch.zeros(1, 1, 2, 2), torch.tensor([300.0])).isfinite().all()
 
 
 @pytest.mark.parametrize("focal", [128.0, 512.0])
@@ -167,7 +167,7 @@ def test_a_floor_lies_at_its_height_over_the_slope_of_the_ray(focal: float) -> N
     floor = torch.where(row > 0, below * focal / row, 0.0)[None, None]
     middle = image_center(floor)
     slope = pixel_rays(floor, 1, middle)[:, 1:]
-    canonical = canonical_log(floor, torch.tensor([focal])).exp()
+    canonical = canonical_log_depth(floor, torch.tensor([focal])).exp()
     assert torch.allclose(canonical[floor > 0], (below / slope)[floor > 0], rtol=1e-4)
     coarse = pixel_rays(torch.zeros(1, 1, height // 8, width // 8), 8, middle)
     fine = torch.nn.functional.avg_pool2d(pixel_rays(floor, 1, middle), 8)

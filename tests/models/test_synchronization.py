@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from protoformer.models.ablations import Broadcast, PlainLayer, SimilarityLayer
-from protoformer.models.kernels.reference import nearest_prototype
+from protoformer.models.kernels.reference import gated, nearest_prototype
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.synchronization import SYNCHRONIZATIONS, LatentSynchronization
 
@@ -21,6 +21,11 @@ def random_prototypes(pixels: int = 30, count: int = 5, channels: int = 16) -> t
 def built(variant: str) -> torch.nn.Module:
     torch.manual_seed(1)
     return SYNCHRONIZATIONS[variant](16, 2)
+
+
+def attend(layer: LatentSynchronization, features: torch.Tensor, centers: torch.Tensor, owner: torch.Tensor):
+    """The attention of the layer, without its feed-forward network."""
+    return gated(layer.query(features), layer.key(centers), layer.value(centers), layer.alpha, layer.beta, owner)
 
 
 def test_the_nearest_prototype_is_that_of_greatest_cosine():
@@ -69,7 +74,7 @@ def test_it_is_cross_attention_that_may_attend_to_one_prototype_alone():
             for part in (layer.query(features), layer.key(prototypes.centers), layer.value(prototypes.centers))
         )
         masked = F.scaled_dot_product_attention(query, key, value, attn_mask=may_attend).transpose(1, 2).flatten(2)
-        assert torch.allclose(layer.attend(features, prototypes.centers, owner), masked, atol=1e-6)
+        assert torch.allclose(attend(layer, features, prototypes.centers, owner), masked, atol=1e-6)
 
 
 def test_the_gate_is_the_sigmoid_of_alpha_times_cosine_plus_beta():
@@ -79,7 +84,7 @@ def test_the_gate_is_the_sigmoid_of_alpha_times_cosine_plus_beta():
         layer.alpha.copy_(torch.tensor([2.0, -1.0]))
         layer.beta.copy_(torch.tensor([0.5, 0.1]))
         owner = nearest_prototype(features, prototypes.centers)
-        attended = layer.attend(features, prototypes.centers, owner)[0, 3]
+        attended = attend(layer, features, prototypes.centers, owner)[0, 3]
         query, center = layer.query(features[0, 3]), prototypes.centers[0, owner[0, 3]]
         key, value = layer.key(center), layer.value(center)
         for head, (alpha, beta) in enumerate(((2.0, 0.5), (-1.0, 0.1))):

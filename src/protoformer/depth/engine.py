@@ -14,7 +14,7 @@ from protoformer.flow.engine import check_num_updates, flow_confidence
 from protoformer.geometry.warps import Padding, limited_size, shrink, shrink_position
 from protoformer.io.image_input import to_float
 from protoformer.io.memory import describe_memory, free_bytes
-from protoformer.models.heads.depth import CANONICAL_FOCAL, MIN_SIDE, STRIDES
+from protoformer.models.heads.depth import CANONICAL_FOCAL, DEPTH_MIN_SIDE, DEPTH_STRIDES
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import CudaGraph, ProgressCallback, normalize_images
@@ -175,7 +175,7 @@ def enlarge_depth(field: Tensor, size: tuple[int, int]) -> Tensor:
 def check_memory(size: tuple[int, int], working: tuple[int, int], device: torch.device, batch_size: int = 1) -> None:
     """Check that inference on a batch of images of (height, width) at a working size fits into the free memory."""
     height, width = size
-    padding = Padding.to_multiple(*working, STRIDES[0], MIN_SIDE)
+    padding = Padding.to_multiple(*working, DEPTH_STRIDES[0], DEPTH_MIN_SIDE)
     pixels = (padding.height + padding.bottom) * (padding.width + padding.right)
     needed = WORKING_BYTES * pixels * batch_size + (FRAME_BYTES * height * width if device.type == "cpu" else 0)
     free = free_bytes(device)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from protoformer.flow.losses import laplace_nll
-from protoformer.models.heads.depth import DepthPrediction, canonical_log
+from protoformer.models.heads.depth import DepthPrediction, canonical_log_depth
 
 VARIANCE_FOCUS = 0.85
 """Lambda of SILog: 1 makes it invariant to scale, 0 makes it a root mean square error."""
@@ -109,7 +109,7 @@ def depth_loss(
     """
     own_pixels = mask.sum()
     pixels = own_pixels.clamp_min(1) if pixels is None else pixels
-    truth = canonical_log(depth, focal)
+    truth = canonical_log_depth(depth, focal)
     silog_loss = nll = truth.new_zeros(())
     num_updates = len(prediction.log_depths)
     for index, (log, log_scale) in enumerate(zip(prediction.log_depths, prediction.log_scales, strict=True)):

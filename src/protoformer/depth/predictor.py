@@ -29,8 +29,7 @@ from protoformer.flow.predictor import FlowPredictor
 from protoformer.geometry.warps import limited_size, shrink
 from protoformer.io.image_input import ImageLike, as_image, split_batch
 from protoformer.models.heads.depth import depth_padding
-from protoformer.models.pretrained import NetworkPredictor
-from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.models.runtime import NetworkPredictor, Precision, ProgressCallback, use_half_precision
 from protoformer.video.clip import Source
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.report import SummaryRepr, predictor_summary

@@ -133,7 +133,7 @@ class LayerExplanation(SummaryRepr):
             return (self.assignment == prototype).float()
         keys, _ = self.trace.prototyping.keys_and_values(self.trace.tokens)
         centers, prior = self.trace.states[-1]
-        memberships = self.trace.prototyping.expectation(centers, keys, self.trace.size, prior).memberships()
+        memberships = self.trace.prototyping.e_step_inputs(centers, keys, self.trace.size, prior).memberships()
         return memberships[0, :, prototype].mean(dim=0).view(self.trace.size)[:rows, :columns].float().cpu()
 
     def nearest(self, prototype: int, count: int = 5) -> tuple[tuple[float, float], ...]:

@@ -210,8 +210,8 @@ def _assign(
     """Return the prototypes of the pixels, B x HW, by the largest membership (mean of the heads) or as in LS."""
     if by_membership:
         keys, _ = prototyping.keys_and_values(tokens)
-        expectation = prototyping.expectation(state.centers, keys, size, state.prior)
-        return expectation.memberships().mean(dim=1).argmax(dim=1)
+        inputs = prototyping.e_step_inputs(state.centers, keys, size, state.prior)
+        return inputs.memberships().mean(dim=1).argmax(dim=1)
     return nearest_prototype(tokens, state.centers, None if state.prior is None else state.prior.assignment_prior())
 
 

@@ -19,7 +19,7 @@ from protoformer.models.heads.correlation import all_pairs_bytes
 from protoformer.models.heads.depth import metric_depth
 from protoformer.models.heads.flow import MIN_SIDE
 from protoformer.models.heads.tracking import Template
-from protoformer.models.heads.update import FACTOR
+from protoformer.models.heads.update import FLOW_STRIDE
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import normalize_images
 from protoformer.stabilization.analysis import working_size
@@ -338,7 +338,7 @@ def _check_memory(config: ModelConfig, size: tuple[int, int] | None) -> None:
     """Raise InputError if the costs that a flow graph stores do not fit in memory, where it is checked."""
     height, width = size or CHECKED_SIZES[-1]
     levels = config.flow.corr_levels if config.flow.decoder == "recurrent" else 1
-    needed = all_pairs_bytes((-(-height // FACTOR), -(-width // FACTOR)), levels)
+    needed = all_pairs_bytes((-(-height // FLOW_STRIDE), -(-width // FLOW_STRIDE)), levels)
     free = free_bytes(torch.device("cpu"))
     if free is not None and needed > free:
         raise InputError(

@@ -14,7 +14,7 @@ from protoformer.flow.tiling import FlowPlan, Tile, TileBlender
 from protoformer.geometry.warps import Padding, carry_forward, resize, resize_flow
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import FlowPrediction
-from protoformer.models.heads.update import FACTOR
+from protoformer.models.heads.update import FLOW_STRIDE
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import CudaGraph, ProgressCallback, normalize_images
 
@@ -172,10 +172,10 @@ def propagate_flow(flow: Tensor, working: tuple[int, int], device: torch.device,
     """
     flow = resize_flow(flow[None].to(device), working)
     # The network refines flow at 1/8 of the image size; warping there takes 64 times fewer vectors.
-    padding = Padding.to_multiple(*working, FACTOR)
-    carried = carry_forward(F.avg_pool2d(padding.pad(flow), FACTOR) / FACTOR)
+    padding = Padding.to_multiple(*working, FLOW_STRIDE)
+    carried = carry_forward(F.avg_pool2d(padding.pad(flow), FLOW_STRIDE) / FLOW_STRIDE)
     init_flow = torch.cat((carried, -carry_forward(carried))) if back else carried
-    return padding.crop(F.interpolate(FACTOR * init_flow, scale_factor=FACTOR, mode="nearest"))
+    return padding.crop(F.interpolate(FLOW_STRIDE * init_flow, scale_factor=FLOW_STRIDE, mode="nearest"))
 
 
 def _chunks(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -12,7 +12,7 @@ from protoformer.geometry.warps import pixel_grid
 from protoformer.models.heads.correlation import window_index
 from protoformer.models.heads.flow import FlowPrediction
 from protoformer.models.heads.matching import BLOCK, MatchResult
-from protoformer.models.heads.update import FACTOR
+from protoformer.models.heads.update import FLOW_STRIDE
 from protoformer.models.kernels.dispatch import use_kernels
 from protoformer.models.runtime import maps_to_tokens
 
@@ -115,7 +115,7 @@ def matching_nll(matches: MatchResult, flow: Tensor, mask: Tensor, occlusion: Te
     Returns:
         Scalar, nats times pixels.
     """
-    side = FACTOR * BLOCK
+    side = FLOW_STRIDE * BLOCK
     (rows, columns), (height, width) = matches.size, flow.shape[2:]
     y = (torch.arange(rows, device=flow.device) * side + side // 2).clamp_max(height - 1)
     x = (torch.arange(columns, device=flow.device) * side + side // 2).clamp_max(width - 1)

@@ -37,9 +37,14 @@ from protoformer.geometry.warps import Padding, limited_size, occlusion_by_consi
 from protoformer.io.image_input import ImageLike, as_image, image_pair, split_batch
 from protoformer.io.memory import BYTES_PER_PIXEL, describe_memory, free_bytes
 from protoformer.models.heads.flow import MIN_SIDE, flow_padding
-from protoformer.models.heads.update import FACTOR
-from protoformer.models.pretrained import NetworkPredictor
-from protoformer.models.runtime import Precision, ProgressCallback, normalize_images, use_half_precision
+from protoformer.models.heads.update import FLOW_STRIDE
+from protoformer.models.runtime import (
+    NetworkPredictor,
+    Precision,
+    ProgressCallback,
+    normalize_images,
+    use_half_precision,
+)
 from protoformer.video.clip import Source, Span
 from protoformer.video.types import DEFAULT_FPS
 from protoformer.viz.report import SummaryRepr, predictor_summary
@@ -381,7 +386,7 @@ class FlowPredictor(NetworkPredictor, SummaryRepr):
         """Choose the (height, width) at which whole images run and how many times `pairs` may run together."""
         config = self.network.config
         working = working_size(size, config, self.device, zoom, pairs=pairs)
-        padding = Padding.to_multiple(*working, FACTOR, MIN_SIDE)
+        padding = Padding.to_multiple(*working, FLOW_STRIDE, MIN_SIDE)
         pixels = (working[0] + padding.bottom) * (working[1] + padding.right)
         needed, free = BYTES_PER_PIXEL[config.flow.decoder] * pixels * pairs, free_bytes(self.device)
         if free is None:

@@ -19,7 +19,7 @@ from protoformer.models.config import ModelConfig
 from protoformer.models.heads.correlation import all_pairs_bytes
 from protoformer.models.heads.flow import MIN_SIDE, STORED_LIMIT, cost_bytes
 from protoformer.models.heads.matching import BLOCK
-from protoformer.models.heads.update import FACTOR
+from protoformer.models.heads.update import FLOW_STRIDE
 
 PAPER_TILE = (432, 960)
 """(height, width) of the tiles of the paper's evaluation."""
@@ -230,7 +230,7 @@ def _choose_working_size(
     check_zoom(zoom)
     if zoom is not None:
         return max(1, round(float(zoom) * size[0])), max(1, round(float(zoom) * size[1]))
-    enlarged = enlarged_size(size, config.flow.min_pixels, FACTOR * BLOCK)
+    enlarged = enlarged_size(size, config.flow.min_pixels, FLOW_STRIDE * BLOCK)
     is_single_tile = not isinstance(tile, tuple) or (enlarged[0] <= tile[0] and enlarged[1] <= tile[1])
     available = budget.beside_frames(size, enlarged)
     # For small images the estimate for on-demand costs exceeds that of the stored volume; both must fit.
@@ -326,7 +326,7 @@ def _tile_sides(length: int) -> list[int]:
     while sides[-1] > MIN_TILE:
         count = len(sides) + 1
         side = -(-(length + (count - 1) * OVERLAP) // count)
-        side = max(MIN_TILE, -(-side // FACTOR) * FACTOR)
+        side = max(MIN_TILE, -(-side // FLOW_STRIDE) * FLOW_STRIDE)
         if side >= sides[-1]:
             break
         sides.append(side)
@@ -341,14 +341,14 @@ def _required_bytes(
     `half` runs matrix products in half precision; `store_costs` stores the all-pairs cost volume instead of computing
     costs on demand.
     """
-    padding = Padding.to_multiple(*crop, FACTOR, MIN_SIDE)
+    padding = Padding.to_multiple(*crop, FLOW_STRIDE, MIN_SIDE)
     height, width = crop[0] + padding.bottom, crop[1] + padding.right
     if not store_costs:
         return pairs * BYTES_PER_PIXEL[config.flow.decoder] * height * width
     levels = config.flow.corr_levels if config.flow.decoder == "recurrent" else 1
-    costs = cost_bytes((height // FACTOR, width // FACTOR), levels, config.flow.corr_radius, device, half)
+    costs = cost_bytes((height // FLOW_STRIDE, width // FLOW_STRIDE), levels, config.flow.corr_radius, device, half)
     matching = (
-        3 * all_pairs_bytes((height // FACTOR // BLOCK, width // FACTOR // BLOCK), 1)
+        3 * all_pairs_bytes((height // FLOW_STRIDE // BLOCK, width // FLOW_STRIDE // BLOCK), 1)
         if config.flow.global_matching
         else 0
     )

@@ -36,7 +36,7 @@ class EncoderConfig:
         synchronization: Update of the features, a key of `synchronization.SYNCHRONIZATIONS`.
         components: "both"; the others override two of the fields above for the ablation of components: "cap"
             (CAP without LS) sets `synchronization` to "none", "ls" (LS without CAP) sets `num_iterations` to 0, and
-            "base" does both.
+            "base" does both. What these fields are set to has no effect then.
         spatial_prior: Give each prototype a position that attracts near pixels (the factor s of the paper's Eq. 3).
         mixer: Layers that mix pixels: "prototypes", CAP and LS; "attention", self-attention in windows and to the means
             of `num_prototypes` cells; "none", only MLPs. With "attention" and "none" the other fields of CAP and LS
@@ -66,19 +66,23 @@ class FlowHeadConfig:
     """Optical flow head.
 
     Attributes:
-        shared_encoder: Compute the context from the features instead of by a second encoder.
-        decoder: "memory" (the paper, after FlowFormer) or "recurrent" (lookups in a correlation pyramid, RAFT).
+        shared_encoder: Context and features come from one encoder: the context is projected from the features of frame
+            1. Otherwise a second encoder of the same architecture computes it from frame 1 (the paper).
+        decoder: Both decoders are recurrent and differ in how an update reads costs: "memory" (the paper, after
+            FlowFormer) by a window of full-resolution costs that queries a memory of latent tokens, "recurrent" (RAFT)
+            by windows of a correlation pyramid.
         global_matching: Initialize the flow by global matching of the features instead of zero.
         cross_image: Synchronize the features of each frame with the prototypes of the other one before matching.
         aggregation: Aggregate motion by attention between all "pixels" or through "prototypes" of the context.
         num_prototypes: Number of prototypes of the aggregation, independent of the encoder's.
         feature_dim: Channels of the feature maps that are correlated.
         hidden_dim: Channels of the recurrent state and of the context.
-        corr_levels: Levels of the correlation pyramid.
-        corr_radius: Radius of the lookups, (2 radius + 1)^2 costs for each level.
-        memory_tokens: Latent tokens of each pixel in the "memory" decoder.
-        memory_dim: Channels of a latent token.
-        memory_layers: Layers of the cost memory.
+        corr_levels: Levels of the correlation pyramid of the decoder "recurrent"; no effect with "memory", which reads
+            the finest level only.
+        corr_radius: Radius of the lookups, (2 radius + 1)^2 costs for each level, in both decoders.
+        memory_tokens: Latent tokens of each pixel in the decoder "memory"; no effect with "recurrent".
+        memory_dim: Channels of a latent token, as above.
+        memory_layers: Layers of the cost memory, as above.
         num_train_updates: Recurrent updates in training.
         num_updates: Recurrent updates in evaluation.
         min_pixels: Images with fewer pixels are upsampled in inference, by a factor of at most 2 and as far as memory
@@ -197,7 +201,9 @@ class ModelConfig:
     """Configuration of a `ProtoFormer`; each row of the paper's ablations differs from a preset in one field.
 
     Attributes:
-        encoder: Encoder, shared by the heads.
+        encoder: Every encoder of the network: the one that the heads share, the context encoder of flow (unless
+            `flow.shared_encoder`), and the encoders of tasks that have one of their own (`ProtoFormer.task_encoders`).
+            The heads also use its fields of CAP and LS and its `head_dim` for their own prototype blocks.
         flow: Optical flow head.
         depth: Depth head.
         tracking: Tracking head.
@@ -325,17 +331,20 @@ PRESETS: dict[str, ModelConfig] = {
 }
 """Configurations by name.
 
+The preset "fast" is not the configuration of the packaged weights of the same name: the weights were trained without
+the spatial prior, `encoder.spatial_prior=False`, and do not fit a network of the preset. Take the configuration of
+loaded weights from the network, `ProtoFormer.from_pretrained("fast").config`.
+
 - "paper" has the sizes of the paper, K = 100 and N = 3, and all defaults. The M-step is a mean instead of the literal
   sum of Eq. 5, because EM requires it and Eq. 4 states it. LS has a gate, without which its queries and keys would get
   no gradient. There is no spatial prior, although it is the factor s of Eq. 3: a default is also the value of a field
   that a file of weights lacks, and older weights have no prior. Depth is bounded in log depth of a canonical camera
   instead of in disparity, so that near and far errors count alike.
-- "fast" is the architecture of the packaged weights, but for the spatial prior, which they were trained without: a
-  convolutional stem, which trains much faster from scratch than patches; narrower stages; the prior, which makes
-  prototypes compact regions; one encoder for flow instead of two; global matching for fast motion, then 8 lookups in a
-  correlation pyramid instead of 32 with a cost memory; aggregation of motion that is linear in the number of pixels;
-  smaller crops and more target tokens in tracking; two seconds to each side in stabilization, which separates shake
-  from intended pans.
+- "fast" is for training small, fast networks: a convolutional stem, which trains much faster from scratch than patches;
+  narrower stages; the spatial prior, which makes prototypes compact regions; one encoder for flow instead of two;
+  global matching for fast motion, then 8 lookups in a correlation pyramid instead of 32 with a cost memory; aggregation
+  of motion that is linear in the number of pixels; smaller crops and more target tokens in tracking; two seconds to
+  each side in stabilization, which separates shake from intended pans.
 - "tiny" is a small "fast" without global matching, for tests and experiments.
 """
 

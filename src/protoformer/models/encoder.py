@@ -37,7 +37,7 @@ from protoformer.models.synchronization import SYNCHRONIZATIONS, LatentSynchroni
 
 
 class ChannelNorm(nn.Module):
-    """LayerNorm over the channels of each pixel of a B x C x H x W map."""
+    """LayerNorm over the channels of each pixel of B x C x H x W maps (LayerNorm2d of ConvNeXt and SAM)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -169,8 +169,8 @@ class Mixer(nn.Module):
         keys, before, prior = mixed.projected[..., : tokens.shape[2]], None, None
         if cap.spatial_prior:
             before, prior = cap.prior_at(mixed.earlier_positions[-1], size), cap.prior_at(mixed.positions, size)
-        expectation = cap.expectation_from_projections(mixed.queries[-1], keys, size, before)
-        return output, Prototypes(mixed.centers, expectation, size, mixed.assignment, prior, tokens)
+        inputs = cap.e_step_inputs_from_projections(mixed.queries[-1], keys, size, before)
+        return output, Prototypes(mixed.centers, inputs, size, mixed.assignment, prior, tokens)
 
 
 class Block(nn.Module):

@@ -26,7 +26,7 @@ def match_layout(maps: Tensor) -> Tensor:
 
 
 class TokenNorm(nn.LayerNorm):
-    """LayerNorm of tokens, ... x C."""
+    """LayerNorm over the channels of tokens, ... x C: `nn.LayerNorm(C)`, by a kernel on a GPU."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
@@ -41,7 +41,10 @@ class TokenNorm(nn.LayerNorm):
 
 
 class MapNorm(nn.Module):
-    """Instance norm of maps without parameters, followed by a ReLU if `relu`."""
+    """Instance norm of maps: `nn.InstanceNorm2d` without parameters, followed by a ReLU if `relu`.
+
+    Each channel of each image is normalized over its pixels.
+    """
 
     def __init__(self, relu: bool = False) -> None:
         super().__init__()
@@ -58,8 +61,11 @@ class MapNorm(nn.Module):
         return output.view(len(maps), *maps.shape[2:], -1).permute(0, 3, 1, 2)
 
 
-class ActivatedConv(nn.Conv2d):
-    """Convolution, followed by a ReLU if `relu`."""
+class FusedConv(nn.Conv2d):
+    """`nn.Conv2d`, followed by a ReLU if `relu`; on a GPU one kernel adds the bias and applies the ReLU.
+
+    Without `relu`, the default, it has no activation.
+    """
 
     def __init__(
         self,
@@ -88,7 +94,10 @@ class ActivatedConv(nn.Conv2d):
 
 
 class PositionConv(nn.Conv2d):
-    """Conditional positional encoding: a 3x3 depthwise convolution with a residual connection."""
+    """Positional encoding generator of Twins: a 3x3 depthwise convolution with a residual connection.
+
+    The convolution tells positions by its zero padding (conditional positional encoding, Chu et al., 2021).
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels, 3, padding=1, groups=channels)

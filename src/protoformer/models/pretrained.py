@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -24,7 +24,7 @@ from protoformer.errors import InputError, shorten
 from protoformer.io.files import open_input, short_repr, write_atomically
 from protoformer.models.config import ModelConfig
 from protoformer.models.protoformer import HEADS, SECTIONS, TASKS, ProtoFormer, build_network
-from protoformer.models.runtime import Precision, checked_device, meta_init, use_half_precision
+from protoformer.models.runtime import meta_init
 
 MAX_HEADER_BYTES = 2**22
 """Largest header that is read; headers of this package have about 50 kB."""
@@ -448,45 +448,3 @@ def merge_networks(networks: Mapping[str, ProtoFormer], network_class: type[Prot
 def _same_weights(first: nn.Module, second: nn.Module) -> bool:
     others = second.state_dict()
     return first is second or all(torch.equal(weight, others[name]) for name, weight in first.state_dict().items())
-
-
-class NetworkPredictor:
-    """A network on a device, which the predictor of each task extends.
-
-    Attributes:
-        network: The network, in eval mode.
-        trained: Whether the network has trained weights; every result repeats it.
-        device: Device that the network runs on.
-        precision: Precision of calls that give none; None: "full" for the flow of image pairs, else "auto".
-    """
-
-    def __init__(
-        self,
-        network: ProtoFormer,
-        trained: bool,
-        device: torch.device | None = None,
-        precision: Precision | None = None,
-    ) -> None:
-        """Move a network to a device; by default a CUDA GPU if there is one, else the CPU."""
-        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if precision is not None:
-            use_half_precision(self.device, precision)  # so that an unknown precision is an error here
-        self.network = network.eval().to(self.device)
-        self.trained, self.precision = trained, precision
-
-    def to(self, device: str | torch.device) -> Self:
-        """Move the predictor to another device, such as "cuda", in place; returns the predictor."""
-        chosen = checked_device(device)
-        if self.precision is not None:
-            use_half_precision(chosen, self.precision)
-        self.device = chosen
-        self.network.to(chosen)
-        return self
-
-    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
-        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
-        save_weights(self.network, path, trained=self.trained, half=half)
-
-    def _choose_precision(self, precision: Precision | None, default: Precision = "auto") -> Precision:
-        """Return the precision of a call: the given one, else that of the predictor, else a default."""
-        return precision or self.precision or default

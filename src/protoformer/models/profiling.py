@@ -25,14 +25,14 @@ def count_parts(network: ProtoFormer) -> dict[str, int]:
     parts: dict[str, nn.Module] = {
         "feature encoder": network.encoder,
         **({"context encoder": head.context_encoder} if head.context_encoder is not None else {}),
-        "matching projection": head.feature_proj,
+        "correlation projection": head.feature_proj,
         "context projection": head.context_proj,
         **({"global matching": head.matching} if head.matching is not None else {}),
         "costs": decoder.costs,
         "motion encoder": decoder.update.motion,
         "motion aggregation": decoder.update.aggregation,
         "recurrent unit": decoder.update.gru,
-        "flow and confidence head": decoder.update.delta_head,
+        "flow and log-scale head": decoder.update.delta_head,
         "upsampling head": decoder.update.upsampling_head,
     }
     return {name: count_parameters(module) for name, module in parts.items()}

@@ -7,6 +7,8 @@ features of an image at 1/4 and 1/8 of its size. The attention layers of the pyr
 - Cross-Attention Prototyping (`prototyping.py`) clusters the features of an image into K prototypes by N EM iterations.
 - Latent Synchronization (`synchronization.py`) updates each feature with the prototype it is assigned to.
 
+The equations of both steps in plain torch, without what makes them fast, stand in `kernels/reference.py`.
+
 A head per task decodes these features. The encoders of all tasks have the same architecture. Tasks that were trained
 together share the weights of one (`encoder`); a task that was trained separately has its own (`task_encoders`).
 
@@ -190,14 +192,15 @@ class ProtoFormer(
 
     def embed_target(self, reference: Tensor, boxes: Tensor) -> Template:
         """Embed the targets of reference crops for `locate_target`; arguments as in `track`."""
-        template: Template = self._head("track").embed(self._encode_whole_cells("track", reference).features[-1], boxes)
+        features = self._encode_multiples_of_8("track", reference).features[-1]
+        template: Template = self._head("track").embed(features, boxes)
         return template
 
     def locate_target(
         self, template: Template, search: Tensor, prior: Tensor | None = None, prior_strength: Tensor | None = None
     ) -> TrackingPrediction:
         """Locate embedded targets in search crops; the prior is that of `TrackingHead`."""
-        features = self._encode_whole_cells("track", search).features
+        features = self._encode_multiples_of_8("track", search).features
         prediction: TrackingPrediction = self._head("track")(features, template, prior, prior_strength)
         return prediction
 
@@ -213,7 +216,7 @@ class ProtoFormer(
                 the confidence of that displacement.
         """
         with torch.no_grad():
-            features = self._encode_whole_cells("stabilize", frames).features[-1]
+            features = self._encode_multiples_of_8("stabilize", frames).features[-1]
         return self.predict_warps(features, trajectories)
 
     def predict_warps(self, features: Tensor, trajectories: Trajectories) -> StabilizationPrediction:
@@ -227,8 +230,8 @@ class ProtoFormer(
             raise ValueError(f"this network has heads for {', '.join(self.tasks)}, not for {task}")
         return head
 
-    def _encode_whole_cells(self, task: str, images: Tensor) -> EncoderOutput:
-        """Encode images of whole cells: both sides are multiples of 8."""
+    def _encode_multiples_of_8(self, task: str, images: Tensor) -> EncoderOutput:
+        """Encode images whose sides are multiples of 8, so that they need no padding."""
         if images.dim() != 4 or images.shape[1] != 3 or images.shape[2] % STRIDES[-1] or images.shape[3] % STRIDES[-1]:
             raise ValueError(f"{task} needs B x 3 x H x W with H and W multiples of 8, not {tuple(images.shape)}")
         output: EncoderOutput = self.encoder_of(task)(images)
@@ -238,9 +241,13 @@ class ProtoFormer(
     def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Self:  # type: ignore[override]
         """Load trained weights.
 
+        The packaged weights "fast" were trained without the spatial prior that the preset "fast" has, so that
+        `preset("fast")` does not describe them. To build their architecture again, use `config` of the loaded network:
+        `ProtoFormer(net.config, net.tasks, net.task_encoders)`.
+
         Args:
-            name: "fast", the weights in the package; a folder written by `save_pretrained`; or a repository of the
-                Hugging Face Hub.
+            name: "fast", the weights in the package, of all tasks; a folder written by `save_pretrained`; or a
+                repository of the Hugging Face Hub.
             **options: Arguments of huggingface_hub, such as `revision` and `token`.
 
         Raises:

@@ -25,7 +25,7 @@ share its position and w: the mean is over the memberships of all heads together
 
 `Prototyping` is the module and `Prototypes` its output. M is many times larger than the features, so it is not stored:
 the M-step accumulates its two sums over blocks of pixels (`protoformer.models.kernels`), and `Prototypes.memberships`
-computes M on access.
+computes M on access. The equations of both steps in plain torch, which store M, stand in `kernels/reference.py`.
 """
 
 import math
@@ -69,8 +69,8 @@ E_STEPS: dict[str, ablations.EStep] = {"cap": cap, **ablations.E_STEPS}
 
 
 @dataclass(frozen=True)
-class Expectation:
-    """Inputs of one E-step, from which the memberships are computed on demand.
+class EStepInputs:
+    """Inputs of one E-step, kept instead of the much larger memberships, which are computed from them on demand.
 
     Attributes:
         queries: B x heads x K x d, projections of the prototypes.
@@ -91,12 +91,12 @@ class Expectation:
         prior = 0.0 if self.prior is None else self.prior.logits()[:, None]
         return E_STEPS[self.update](self.queries, self.keys, self.layout, prior)
 
-    def first(self, count: int) -> "Expectation":
-        """Return the expectation of the first `count` images of the batch."""
+    def first(self, count: int) -> "EStepInputs":
+        """Return the inputs for the first `count` images of the batch."""
         prior = None if self.prior is None else self.prior.first(count)
         return replace(self, queries=self.queries[:count], keys=self.keys[:count], prior=prior)
 
-    def cpu(self) -> "Expectation":
+    def cpu(self) -> "EStepInputs":
         """Return a copy in CPU memory."""
         prior = None if self.prior is None else self.prior.cpu()
         return replace(self, queries=self.queries.cpu(), keys=self.keys.cpu(), prior=prior)
@@ -104,12 +104,20 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Prototypes of a batch of feature maps, with the memberships of the pixels.
+    """Prototypes of a batch of feature maps, and which pixels belong to them.
+
+    | name | kind | shape | which prototype a pixel belongs to |
+    | --- | --- | --- | --- |
+    | `memberships` | soft | B x heads x K x HW | by CAP, for each head: the last E-step, before the last M-step |
+    | `assignment` | hard | B x HW | by LS, as it ran: nearest prototype; None in variants of LS without one |
+    | `assign(features)` | hard | B x HW | by LS, computed again for any features of the same maps |
+    | `soft_assignment()` | soft | B x K x HW | by LS, with a softmax for the argmax; for losses |
+    | `owners` | hard | B x HW | `assignment`, else the largest of `memberships`; for figures and statistics |
 
     Attributes:
         centers: B x K x C, the prototypes P.
-        expectation: The E-step of the last iteration, from which `centers` were computed, or its memberships M
-            themselves, B x heads x K x HW.
+        e_step_inputs: Inputs of the last E-step, from which `memberships` are computed, or, without EM iterations, the
+            memberships themselves, B x heads x K x HW.
         size: (H, W) of the feature map.
         assignment: B x HW, int64, index of the prototype that Latent Synchronization assigned to each pixel; None if
             the synchronization makes no hard assignment.
@@ -118,7 +126,7 @@ class Prototypes:
     """
 
     centers: Tensor
-    expectation: Expectation | Tensor
+    e_step_inputs: EStepInputs | Tensor
     size: tuple[int, int]
     assignment: Tensor | None = None
     prior: SpatialPrior | None = None
@@ -138,7 +146,7 @@ class Prototypes:
 
         They are meant for inspection: on a GPU they carry no gradient.
         """
-        return self.expectation if isinstance(self.expectation, Tensor) else self.expectation.memberships()
+        return self.e_step_inputs if isinstance(self.e_step_inputs, Tensor) else self.e_step_inputs.memberships()
 
     @property
     def owners(self) -> Tensor:
@@ -190,10 +198,10 @@ class Prototypes:
         change_part: Callable[[Any], Any],
     ) -> "Prototypes":
         """Return a copy with changed tensors and parts."""
-        expectation = self.expectation
+        inputs = self.e_step_inputs
         return Prototypes(
             change(self.centers),
-            change(expectation) if isinstance(expectation, Tensor) else change_part(expectation),
+            change(inputs) if isinstance(inputs, Tensor) else change_part(inputs),
             self.size,
             None if self.assignment is None else change(self.assignment),
             None if self.prior is None else change_part(self.prior),
@@ -247,6 +255,8 @@ class Prototyping(nn.Module):
         self.residual = residual
         self.spatial_prior = spatial_prior
         if num_iterations:
+            # The bias of the queries adds the same b . k_i to the logits of all prototypes for pixel i, which a softmax
+            # over the prototypes ("cap") ignores: there it has no effect, and its gradient is zero.
             self.query = nn.Linear(channels, channels)
             self.key = nn.Linear(channels, channels)
             self.value = nn.Linear(channels, channels)
@@ -254,29 +264,29 @@ class Prototyping(nn.Module):
             self.log_width = nn.Parameter(torch.tensor(math.log(INITIAL_WIDTH)))
             self.log_temperature = nn.Parameter(torch.tensor(math.log(INITIAL_TEMPERATURE)))
 
-    def forward(self, features: Tensor, size: tuple[int, int], init_centers: Tensor | None = None) -> Prototypes:
+    def forward(self, features: Tensor, size: tuple[int, int]) -> Prototypes:
         """Cluster the features of each image into K prototypes.
 
         Args:
             features: B x HW x C, the pixels of each map in row-major order.
             size: (H, W) of the map.
-            init_centers: B x K x C, initial prototypes; pooled from the features if None.
 
         Returns:
             The prototypes after N iterations, with the memberships of the last E-step.
         """
-        centers = self.pool(features, size) if init_centers is None else init_centers
+        centers = self.pool(features, size)
         prior = self.initial_prior(centers, size)
         if prior is not None:
-            # No gradient reaches these through the hard assignment, and distributed training requires one for every
-            # parameter, so add a zero one.
+            # Distributed training requires a gradient of every parameter, so add a zero one. The width also gets one
+            # from the E-steps, if there are any. The temperature acts only in the hard assignment of LS, which gives
+            # none: it learns from losses on `Prototypes.soft_assignment` or not at all.
             centers = centers + 0 * (prior.log_width + prior.log_temperature)
         if not self.num_iterations:
             return Prototypes(centers, self._cell_memberships(features, size), size, prior=prior, features=features)
         keys, values = self.keys_and_values(features)
         for _ in range(self.num_iterations):
-            centers, expectation, prior = self.step(centers, keys, values, size, prior)
-        return Prototypes(centers, expectation, size, prior=prior, features=features)
+            centers, inputs, prior = self.step(centers, keys, values, size, prior)
+        return Prototypes(centers, inputs, size, prior=prior, features=features)
 
     def initial_prior(self, centers: Tensor, size: tuple[int, int]) -> SpatialPrior | None:
         """Return the spatial prior of pooled prototypes, B x K x C, whose positions are the centers of their cells."""
@@ -305,7 +315,7 @@ class Prototyping(nn.Module):
         values: Tensor,
         size: tuple[int, int],
         prior: SpatialPrior | None = None,
-    ) -> tuple[Tensor, Expectation, SpatialPrior | None]:
+    ) -> tuple[Tensor, EStepInputs, SpatialPrior | None]:
         """Run one EM iteration.
 
         Args:
@@ -316,40 +326,40 @@ class Prototyping(nn.Module):
             prior: Spatial prior with the current positions, or None.
 
         Returns:
-            The new prototypes, B x K x C, the E-step from which they were computed, and the prior with new positions.
+            The new prototypes, B x K x C, the inputs of the E-step, and the prior with new positions.
         """
-        expectation = self.expectation(centers, keys, size, prior)
-        update, prior = self._maximize(expectation, values)
+        inputs = self.e_step_inputs(centers, keys, size, prior)
+        update, prior = self._maximize(inputs, values)
         update = merge_heads(update)
-        return (centers + update if self.residual else update), expectation, prior
+        return (centers + update if self.residual else update), inputs, prior
 
-    def expectation(
+    def e_step_inputs(
         self, centers: Tensor, keys: Tensor, size: tuple[int, int], prior: SpatialPrior | None = None
-    ) -> Expectation:
-        """Return the E-step of prototypes (B x K x C) and keys (B x heads x HW x d)."""
+    ) -> EStepInputs:
+        """Return the inputs of the E-step for prototypes (B x K x C) and keys (B x heads x HW x d)."""
         queries = split_heads(self.query(centers), self.heads)
-        return Expectation(queries, keys, self.update, Layout(size, self.grid), prior)
+        return EStepInputs(queries, keys, self.update, Layout(size, self.grid), prior)
 
-    def expectation_from_projections(
+    def e_step_inputs_from_projections(
         self, queries: Tensor, keys: Tensor, size: tuple[int, int], prior: SpatialPrior | None = None
-    ) -> Expectation:
-        """Return the E-step of projected queries (B x K x C) and keys (B x HW x C), not yet split into heads."""
+    ) -> EStepInputs:
+        """Return the inputs of the E-step from queries (B x K x C) and keys (B x HW x C), not yet split into heads."""
         queries, keys = split_heads(queries.to(keys.dtype), self.heads), split_heads(keys, self.heads)
-        return Expectation(queries, keys, self.update, Layout(size, self.grid), prior)
+        return EStepInputs(queries, keys, self.update, Layout(size, self.grid), prior)
 
     def memberships(self, centers: Tensor, keys: Tensor, size: tuple[int, int]) -> Tensor:
         """Compute the memberships, B x heads x K x HW, of prototypes (B x K x C) and keys (B x heads x HW x d)."""
-        return self.expectation(centers, keys, size).memberships()
+        return self.e_step_inputs(centers, keys, size).memberships()
 
-    def _maximize(self, expectation: Expectation, values: Tensor) -> tuple[Tensor, SpatialPrior | None]:
+    def _maximize(self, inputs: EStepInputs, values: Tensor) -> tuple[Tensor, SpatialPrior | None]:
         """Run the M-step; for softmax over prototypes without storing the memberships.
 
         Returns:
             The means or sums of the values, B x heads x K x d, and the prior with the mean positions.
         """
-        queries, keys, prior = expectation.queries, expectation.keys, expectation.prior
+        queries, keys, prior = inputs.queries, inputs.keys, inputs.prior
         if self.update not in ("cap", "cosine"):
-            return ablations.maximize(self.update, queries, keys, values, expectation.layout, prior, self.normalize)
+            return ablations.maximize(self.update, queries, keys, values, inputs.layout, prior, self.normalize)
         if self.update == "cosine":
             queries, keys = ablations.normalize_directions(queries, keys)
         if prior is None:

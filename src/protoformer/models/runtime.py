@@ -1,9 +1,13 @@
-"""Range of images, precision, tensor layouts, construction on the meta device, CUDA graphs and operation counting."""
+"""Device and precision of networks, image range, tensor layouts, meta device, CUDA graphs and operation counting.
+
+`NetworkPredictor` is the base class of the predictors of all tasks.
+"""
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +18,8 @@ from protoformer.io.files import short_repr
 
 if TYPE_CHECKING:
     from torch.utils.flop_counter import FlopCounterMode
+
+    from protoformer.models.protoformer import ProtoFormer
 
 
 Precision = Literal["auto", "full", "half"]
@@ -83,6 +89,50 @@ def checked_device(device: str | torch.device) -> torch.device:
             f"the device {short_repr(device)} is not there; choose cpu, or cuda or mps on a machine with such a GPU."
         ) from None
     return chosen
+
+
+class NetworkPredictor:
+    """A network on a device, which the predictor of each task extends.
+
+    Attributes:
+        network: The network, in eval mode.
+        trained: Whether the network has trained weights; every result repeats it.
+        device: Device that the network runs on.
+        precision: Precision of calls that give none; None: "full" for the flow of image pairs, else "auto".
+    """
+
+    def __init__(
+        self,
+        network: "ProtoFormer",
+        trained: bool,
+        device: torch.device | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        """Move a network to a device; by default a CUDA GPU if there is one, else the CPU."""
+        self.device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if precision is not None:
+            use_half_precision(self.device, precision)  # so that an unknown precision is an error here
+        self.network = network.eval().to(self.device)
+        self.trained, self.precision = trained, precision
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the predictor to another device, such as "cuda", in place; returns the predictor."""
+        chosen = checked_device(device)
+        if self.precision is not None:
+            use_half_precision(chosen, self.precision)
+        self.device = chosen
+        self.network.to(chosen)
+        return self
+
+    def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
+        """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
+        from protoformer.models.pretrained import save_weights
+
+        save_weights(self.network, path, trained=self.trained, half=half)
+
+    def _choose_precision(self, precision: Precision | None, default: Precision = "auto") -> Precision:
+        """Return the precision of a call: the given one, else that of the predictor, else a default."""
+        return precision or self.precision or default
 
 
 def maps_to_tokens(maps: Tensor) -> Tensor:

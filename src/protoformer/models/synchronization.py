@@ -4,33 +4,28 @@ The input is the features of one image, HW x C, and its K prototypes from Cross-
 
 1. Assignment: each pixel is assigned to the prototype of largest cosine similarity (hard argmax, no gradient). With
    the spatial prior of `prototyping` it is that of largest cosine / temperature - |x - c|^2 / (2 w^2). Features and
-   prototypes can be compared without a projection, because a prototype is a mean of these features, and EM adds to it.
+   prototypes are compared as they are, without another projection: a prototype starts as a mean of these features, and
+   each M-step adds a mean of their value projections, so that the learned projection decides how far it moves from it.
 2. Masked cross-attention: queries are projected from the features, keys and values from the prototypes, and each pixel
    attends only to its assigned prototype. The softmax over a single prototype is identically 1, which would give
    queries and keys no gradient, so the attended value is multiplied, in each head, by
    sigmoid(alpha cos(q, k) + beta) with learned alpha and beta.
 3. A feed-forward network with ratio 2 (linear, GELU, linear).
 
-The encoder block adds the result to the features (residual). The modules of the rows "synchronization" of the paper's
-ablation are in `ablations`.
+The encoder block adds the result to the features (residual). The equations of steps 1 and 2 in plain torch stand in
+`kernels/reference.py` (`nearest_prototype`, `gated`). The modules of the rows "synchronization" of the paper's ablation
+are in `ablations`.
 """
-
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from protoformer.models import ablations
 from protoformer.models.kernels import fused
-from protoformer.models.kernels.reference import gated
+from protoformer.models.kernels.reference import PriorCoefficients
 from protoformer.models.layers import TokenNorm
 from protoformer.models.prototyping import Prototypes, Prototyping
-from protoformer.models.runtime import (
-    map_size,
-    maps_to_tokens,
-    to_autocast_dtype,
-    tokens_to_maps,
-)
+from protoformer.models.runtime import map_size, maps_to_tokens, tokens_to_maps
 
 
 class LatentSynchronization(nn.Module):
@@ -66,34 +61,24 @@ class LatentSynchronization(nn.Module):
         Returns:
             The update to add to the features, B x HW x C, and the assignment, B x HW, int64.
         """
+        prior = None if prototypes.prior is None else prototypes.prior.assignment_prior()
+        return self.synchronize(features, prototypes.centers, prior)
+
+    def synchronize(
+        self, features: Tensor, centers: Tensor, prior: PriorCoefficients | None = None
+    ) -> ablations.SynchronizationOutput:
+        """Compute the update as `forward`, from the prototypes alone (B x K x C) and the prior of the assignment."""
         return fused.synchronize_and_feed(
             features,
-            prototypes.centers,
+            centers,
             self.query,
-            self.key(prototypes.centers),
-            self.value(prototypes.centers),
+            self.key(centers),
+            self.value(centers),
             self.alpha,
             self.beta,
             self.feed_forward,
-            None if prototypes.prior is None else prototypes.prior.assignment_prior(),
+            prior,
         )
-
-    def attend(self, features: Tensor, centers: Tensor, assignment: Tensor) -> Tensor:
-        """Attend from each pixel to its assigned prototype (step 2, without the feed-forward network).
-
-        Args:
-            features: B x HW x C.
-            centers: B x K x C, the prototypes.
-            assignment: B x HW, int64, index of the prototype of each pixel.
-
-        Returns:
-            The gated values, B x HW x C.
-        """
-        return gated(*self.project(features, centers), self.alpha, self.beta, assignment)
-
-    def project(self, features: Tensor, centers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the queries of the pixels (B x HW x C), and the keys and values of the prototypes (B x K x C)."""
-        return self.query(to_autocast_dtype(features)), self.key(centers), self.value(centers)
 
 
 class CrossSynchronization(nn.Module):
@@ -101,7 +86,8 @@ class CrossSynchronization(nn.Module):
 
     Each image is clustered by CAP, and its features get the update of LS from the prototypes of the other image
     (residual). Both images are treated alike, and positions play no part in the assignment, because things move between
-    the images. The module works on features of an encoder, so that each frame of a video is still encoded once.
+    the images: a spatial prior acts in CAP only, and its temperature has no effect. The module works on features of an
+    encoder, so that each frame of a video is still encoded once.
 
     Args:
         channels: C, channels of the features.
@@ -119,9 +105,8 @@ class CrossSynchronization(nn.Module):
         """Return the new features of both images, B x C x H x W like `maps1` and `maps2`."""
         size, maps = map_size(maps1), torch.cat((maps1, maps2))
         tokens = self.norm(maps_to_tokens(maps))
-        prototypes = self.prototyping(tokens, size)
-        centers = torch.cat(prototypes.centers.chunk(2)[::-1])
-        update, _ = self.synchronization(tokens, replace(prototypes, centers=centers, prior=None))
+        centers1, centers2 = self.prototyping(tokens, size).centers.chunk(2)
+        update, _ = self.synchronization.synchronize(tokens, torch.cat((centers2, centers1)))
         new1, new2 = (maps + tokens_to_maps(update, size)).chunk(2)
         return new1, new2
 

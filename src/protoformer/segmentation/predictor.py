@@ -17,9 +17,8 @@ from protoformer.geometry.warps import shrink
 from protoformer.io.files import PathLike
 from protoformer.io.image_input import to_float
 from protoformer.models.heads.flow import MIN_SIDE
-from protoformer.models.heads.update import FACTOR
-from protoformer.models.pretrained import NetworkPredictor
-from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.models.heads.update import FLOW_STRIDE
+from protoformer.models.runtime import NetworkPredictor, Precision, ProgressCallback, use_half_precision
 from protoformer.segmentation.foreground import METHODS, Array, Image, MotionWindow, check_method, guided_filter
 from protoformer.segmentation.instances import InstanceTracker, nearest_label
 from protoformer.segmentation.result import MAX_OBJECTS, Labels, MaskFile, SegmentationFrame, make_frame
@@ -45,7 +44,7 @@ REFINE_RADIUS, REFINE_REGULARIZATION = 1 / 70, 1e-3
 def working_size(size: tuple[int, int]) -> tuple[int, int]:
     """Return the (height, width), in whole cells, at which the flow of frames of a size is estimated."""
     scale = min(1.0, WORKING_SIDE / max(size))
-    height, width = (max(MIN_SIDE, FACTOR * round(side * scale / FACTOR)) for side in size)
+    height, width = (max(MIN_SIDE, FLOW_STRIDE * round(side * scale / FLOW_STRIDE)) for side in size)
     return height, width
 
 

@@ -12,9 +12,9 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.pretrained import NetworkPredictor, load_weights, packaged_weights, save_weights
+from protoformer.models.pretrained import load_weights, packaged_weights, save_weights
 from protoformer.models.protoformer import ProtoFormer, build_network
-from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.models.runtime import NetworkPredictor, Precision, ProgressCallback, use_half_precision
 from protoformer.stabilization.analysis import ClipAnalysis, MotionAnalyzer, Shot, analyze_clip
 from protoformer.stabilization.camera_motion import Motion
 from protoformer.stabilization.online import OnlineOptions, StabilizedVideo

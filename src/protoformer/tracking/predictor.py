@@ -8,9 +8,8 @@ from typing import Any, Self
 import torch
 
 from protoformer.io.image_input import ImageLike
-from protoformer.models.pretrained import NetworkPredictor
 from protoformer.models.protoformer import ProtoFormer
-from protoformer.models.runtime import Precision, ProgressCallback, use_half_precision
+from protoformer.models.runtime import NetworkPredictor, Precision, ProgressCallback, use_half_precision
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.result import Boxes, TrackedBox, TrackResult
 from protoformer.tracking.tracker import Tracker

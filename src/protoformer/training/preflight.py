@@ -8,7 +8,7 @@ import torch
 from protoformer.datasets.registry import open_dataset
 from protoformer.errors import InputError
 from protoformer.io.memory import describe_memory, free_bytes
-from protoformer.models.heads.update import FACTOR
+from protoformer.models.heads.update import FLOW_STRIDE
 from protoformer.synthetic.samples import DepthSample, FlowSample, TrackSequence
 from protoformer.training.recipe import Recipe
 
@@ -76,7 +76,7 @@ def fitting_settings(recipe: Recipe, free: int) -> tuple[str, ...]:
             return (f"data.batch_size={batch}",)
     height, width = recipe.data.crop_size
     while recipe.task != "track" and min(height, width) > MIN_CROP:
-        height, width = (max(MIN_CROP, side * 3 // 4 // FACTOR * FACTOR) for side in (height, width))
+        height, width = (max(MIN_CROP, side * 3 // 4 // FLOW_STRIDE * FLOW_STRIDE) for side in (height, width))
         if step_bytes(_with(recipe, batch_size=1, crop_size=(height, width))) <= free:
             return "data.batch_size=1", f"data.crop_size=[{height}, {width}]"
     return ()

@@ -22,19 +22,20 @@ from protoformer.geometry.warps import Padding, pixel_grid, upsample_2x
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import EMBEDDINGS, Stage, build_block
 from protoformer.models.heads.update import Prepared, SeparableGRU, upsample
-from protoformer.models.layers import ActivatedConv, init_for_relu
+from protoformer.models.layers import FusedConv, init_for_relu
 from protoformer.models.prototyping import Prototypes
 from protoformer.models.runtime import ProgressCallback, map_size
 
 CANONICAL_FOCAL = 256.0
 """Focal length of the canonical camera, pixels."""
-STRIDES = (32, 16, 8)
-"""Downsampling factors of the refinement levels relative to the image, the coarsest first."""
+DEPTH_STRIDES = (32, 16, 8)
+"""Downsampling factors of the refinement levels relative to the image, the coarsest first; those of the two stages of
+the encoder are `encoder.STRIDES`."""
 FINE_STRIDE = 4
 """Downsampling factor of the last correction relative to the image."""
 MIN_LOG_SCALE = -5.0
 """Lower bound of the log scale: e^-5 = 0.7 % of the depth, below the precision of depth sensors."""
-MIN_SIDE = 64
+DEPTH_MIN_SIDE = 64
 """Smaller images are padded to this many pixels, as instance norm needs more than one at the coarsest level."""
 MIN_DEPTH = 1e-6
 """Lower bound of depth before the logarithm, meters; invalid depths are stored as 0."""
@@ -108,12 +109,12 @@ class DepthUpdate(nn.Module):
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.input_encoder = nn.Sequential(
-            ActivatedConv(3, hidden, 7, relu=True, padding=3),
-            ActivatedConv(hidden, hidden - 3, 3, relu=True, padding=1),
+            FusedConv(3, hidden, 7, relu=True, padding=3),
+            FusedConv(hidden, hidden - 3, 3, relu=True, padding=1),
         )
         self.gru = SeparableGRU(hidden, hidden)
-        last_conv = ActivatedConv(2 * hidden, 2, 3, padding=1)
-        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, relu=True, padding=1), last_conv)
+        last_conv = FusedConv(2 * hidden, 2, 3, padding=1)
+        self.delta_head = nn.Sequential(FusedConv(hidden, 2 * hidden, 3, relu=True, padding=1), last_conv)
         init_for_relu(self.input_encoder)
         init_for_relu(self.delta_head[0])
         # Small weights keep the first logits near 0, where the gradient of the sigmoid is largest.
@@ -149,11 +150,11 @@ class DepthRefiner(nn.Module):
     def __init__(self, hidden: int, channels: int) -> None:
         super().__init__()
         self.fusion = nn.Sequential(
-            ActivatedConv(hidden + channels, hidden, 3, relu=True, padding=1),
-            ActivatedConv(hidden, hidden, 3, relu=True, padding=1),
+            FusedConv(hidden + channels, hidden, 3, relu=True, padding=1),
+            FusedConv(hidden, hidden, 3, relu=True, padding=1),
         )
-        self.delta_head = ActivatedConv(hidden, 2, 3, padding=1)
-        self.upsampling_head = ActivatedConv(hidden, 9 * FINE_STRIDE**2, 1)
+        self.delta_head = FusedConv(hidden, 2, 3, padding=1)
+        self.upsampling_head = FusedConv(hidden, 9 * FINE_STRIDE**2, 1)
         init_for_relu(self.fusion)
         nn.init.normal_(self.delta_head.weight, std=1e-3)
 
@@ -238,7 +239,7 @@ class DepthHead(nn.Module):
         state: Tensor | None = None
         logit = pyramid[-1].new_zeros(pyramid[-1].shape[0], 1, *map_size(pyramid[-1]), dtype=torch.float32)
         log_depths, log_scales, done = [], [], 0
-        plan = zip(self.levels, reversed(pyramid), STRIDES, updates_per_level(num_updates), strict=True)
+        plan = zip(self.levels, reversed(pyramid), DEPTH_STRIDES, updates_per_level(num_updates), strict=True)
         for level, level_features, stride, count in plan:
             logit = logit if state is None else upsample_2x(logit)
             state, context = level(level_features, state)
@@ -261,7 +262,7 @@ class DepthHead(nn.Module):
 
         The finest level is refined and upsampled by learned weights, the coarser ones bilinearly.
         """
-        if stride == STRIDES[-1]:
+        if stride == DEPTH_STRIDES[-1]:
             estimate, weights = self.refiner(state, fine, estimate)
             upsampled = upsample(self._bound(estimate), 0.25 * weights, FINE_STRIDE)  # 0.25 as in the flow decoder
         else:
@@ -279,7 +280,7 @@ class DepthHead(nn.Module):
 
 def updates_per_level(num_updates: int) -> tuple[int, ...]:
     """Split the updates evenly over the levels, the coarsest first; the remainder goes to the finest levels."""
-    return tuple((num_updates + level) // len(STRIDES) for level in range(len(STRIDES)))
+    return tuple((num_updates + level) // len(DEPTH_STRIDES) for level in range(len(DEPTH_STRIDES)))
 
 
 def pixel_rays(maps: Tensor, stride: int, center: Tensor) -> Tensor:
@@ -302,10 +303,10 @@ def pixel_rays(maps: Tensor, stride: int, center: Tensor) -> Tensor:
 
 def depth_padding(images: Tensor) -> Padding:
     """Return the padding applied to images, B x 3 x H x W, before encoding."""
-    return Padding.to_multiple(images.shape[2], images.shape[3], STRIDES[0], MIN_SIDE)
+    return Padding.to_multiple(images.shape[2], images.shape[3], DEPTH_STRIDES[0], DEPTH_MIN_SIDE)
 
 
-def canonical_log(depth: Tensor, focal: Tensor) -> Tensor:
+def canonical_log_depth(depth: Tensor, focal: Tensor) -> Tensor:
     """Convert metric depth to the log depth of the canonical camera.
 
     An object looks the same to a camera of focal length f at depth z and to one of focal length g at depth z g / f.
@@ -320,9 +321,9 @@ def canonical_log(depth: Tensor, focal: Tensor) -> Tensor:
     return (depth.clamp_min(MIN_DEPTH) * (CANONICAL_FOCAL / focal).view(-1, 1, 1, 1)).log()
 
 
-def metric_depth(log: Tensor, focal: Tensor) -> Tensor:
+def metric_depth(log_depth: Tensor, focal: Tensor) -> Tensor:
     """Convert canonical log depth, B x 1 x H x W, to meters by the focal lengths (B, pixels): B x 1 x H x W."""
-    return log.exp() * (focal / CANONICAL_FOCAL).view(-1, 1, 1, 1)
+    return log_depth.exp() * (focal / CANONICAL_FOCAL).view(-1, 1, 1, 1)
 
 
 def image_center(images: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ from protoformer.models.heads.correlation import (
 )
 from protoformer.models.heads.cost_memory import CostMemory
 from protoformer.models.heads.matching import GlobalMatching, MatchResult, PixelAggregation, PrototypeAggregation
-from protoformer.models.heads.update import FACTOR, UpdateBlock, upsample
+from protoformer.models.heads.update import FLOW_STRIDE, UpdateBlock, upsample
 from protoformer.models.kernels.dispatch import stores_half_costs, use_kernels
 from protoformer.models.layers import Attention, FeedForward, match_layout, sine_positions
 from protoformer.models.prototyping import Prototypes, Prototyping
@@ -241,7 +241,7 @@ class FlowDecoder(nn.Module):
             output = self.update(state, read_costs(grid + flow), flow, prepared)
             state, flow = output.state, flow + output.change
             if return_all or index == num_updates - 1:
-                estimate = torch.cat((FACTOR * flow, output.log_scale), dim=1)
+                estimate = torch.cat((FLOW_STRIDE * flow, output.log_scale), dim=1)
                 if upsampled:
                     estimate = self._upsample(estimate, state)
                 final_flow, log_scale = estimate.split((2, 1), dim=1)
@@ -253,7 +253,7 @@ class FlowDecoder(nn.Module):
 
     def _upsample(self, estimate: Tensor, state: Tensor) -> Tensor:
         """Upsample flow and log scale, B x 3 x H x W, by 8."""
-        return upsample(estimate, self.update.upsampling_weights(state), FACTOR)
+        return upsample(estimate, self.update.upsampling_weights(state), FLOW_STRIDE)
 
 
 MIN_SIDE = 64
@@ -289,17 +289,17 @@ class FlowHead(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config.flow
-        features, hidden = config.encoder.embed_dims[-1], config.flow.hidden_dim
+        encoder_dim, hidden_dim = config.encoder.embed_dims[-1], config.flow.hidden_dim
         costs = _build_costs(config)
         aggregation = _build_aggregation(config)
-        self.feature_proj = nn.Conv2d(features, config.flow.feature_dim, 1)
+        self.feature_proj = nn.Conv2d(encoder_dim, config.flow.feature_dim, 1)
         # An orthogonal projection keeps the norm of the features; training is slow if the costs start small.
         nn.init.orthogonal_(self.feature_proj.weight)
         self.context_encoder = None if config.flow.shared_encoder else Encoder(config.encoder)
-        self.context_proj = nn.Conv2d(features, 2 * hidden, 1)
+        self.context_proj = nn.Conv2d(encoder_dim, 2 * hidden_dim, 1)
         self.cross_image = _build_cross_image(config) if config.flow.cross_image else None
-        self.matching = GlobalMatching(features) if config.flow.global_matching else None
-        self.decoder = FlowDecoder(costs, UpdateBlock(costs.channels, hidden, aggregation))
+        self.matching = GlobalMatching(encoder_dim) if config.flow.global_matching else None
+        self.decoder = FlowDecoder(costs, UpdateBlock(costs.channels, hidden_dim, aggregation))
 
     def forward(
         self,
@@ -345,7 +345,8 @@ class FlowHead(nn.Module):
         if self.cross_image is not None:
             features1, features2 = self.cross_image(features1, features2)
         fmap1, fmap2 = self.feature_proj(features1), self.feature_proj(features2)
-        start, matches = None if init_flow is None else F.avg_pool2d(padding.pad(init_flow), FACTOR) / FACTOR, None
+        start = None if init_flow is None else F.avg_pool2d(padding.pad(init_flow), FLOW_STRIDE) / FLOW_STRIDE
+        matches = None
         if start is None and self.matching is not None:
             if return_all:
                 matches = self.matching(features1, features2)
@@ -356,7 +357,7 @@ class FlowHead(nn.Module):
         sequence = self.decoder(
             fmap1, fmap2, state, context, num_updates, start, return_all, low_memory, progress, upsampled
         )
-        stride = 1 if upsampled else FACTOR
+        stride = 1 if upsampled else FLOW_STRIDE
         return FlowPrediction(
             tuple(padding.crop(flow, stride) for flow in sequence.flows),
             tuple(padding.crop(log_scale, stride) for log_scale in sequence.log_scales),
@@ -367,7 +368,7 @@ class FlowHead(nn.Module):
 
 def flow_padding(images: Tensor) -> Padding:
     """Return the padding applied to images, B x 3 x H x W, before encoding."""
-    return Padding.to_multiple(images.shape[2], images.shape[3], FACTOR, MIN_SIDE)
+    return Padding.to_multiple(images.shape[2], images.shape[3], FLOW_STRIDE, MIN_SIDE)
 
 
 def _build_costs(config: ModelConfig) -> CorrelationCosts | CostMemoryReader:

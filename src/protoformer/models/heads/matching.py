@@ -1,4 +1,7 @@
-"""Global matching, which initializes the flow, and aggregation of motion over the image in the recurrent updates.
+"""Global matching and motion aggregation: how the flow head sees the whole image, before and during the updates.
+
+`GlobalMatching` initializes the flow. `PixelAggregation` and `PrototypeAggregation` (`flow.aggregation`) belong to the
+recurrent update (`heads.update.UpdateBlock`).
 
 A recurrent decoder that starts at zero only sees as far as its lookups reach, and misses fast motion. `GlobalMatching`
 compares every block (2x2 pixels of the features, 16x16 of the image) of frame 1 with every block of frame 2, and with

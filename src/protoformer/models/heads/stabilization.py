@@ -1,15 +1,25 @@
 """Stabilization head: the warp that moves one frame of a video onto a stable camera path.
 
 The input is the current frame and trajectories: for each cell (8x8 pixels) of the current frame, its displacement to
-all frames of a temporal window and the confidence of that displacement. The output is the offset from each position of
-the stable frame to the shaky frame. `num_stages` stages follow each other, and each works on the trajectories as the
-warp so far would leave them:
+all frames of a temporal window and the confidence of that displacement. The output is the warp, an offset from the
+stable frame to the shaky frame: the stable frame shows at p what the shaky frame shows at p + warp(p).
 
-1. `StabilizationStage` embeds the trajectories, adds the encoder's features and mixes the cells by prototype blocks
-   (CAP and LS). It predicts a summary of the window and corrections of the warp.
-2. A smooth motion field (quadratic in x and y, 6 terms) is fitted to each frame of the trajectories.
-3. `PathFilter` predicts temporal weights: the stable position is a weighted sum of the positions in the window. They
-   filter the smooth fields and, weighted per cell, the residual of each cell.
+The warp starts at zero. `num_stages` stages follow each other, and each updates it:
+
+1. Trajectories and features are resampled at p + warp(p), as in a frame that the warp so far has moved; displacements
+   count from p.
+2. A smooth motion field is fitted to each frame t of the window: the quadratic
+   c_1 + c_2 x + c_3 y + c_4 x^2 + c_5 xy + c_6 y^2 of two components, with x and y from -1 to 1 across the frame. The
+   residual of a cell is its displacement less the field, times the weight of the cell in the fit.
+3. `StabilizationStage` embeds the trajectories, adds the encoder's features and mixes the cells by prototype blocks
+   (CAP and LS). It predicts a summary of the window, a weight of the residual of each cell, and two corrections of the
+   warp: `affine`, the coefficients of 1, x and y, and `field`, one offset for each cell.
+4. `PathFilter` predicts temporal weights f_t: the stable position is the weighted sum of the positions in the window.
+   Applied to displacements, they give the motion from p to its stable position,
+   m(p) = sum_t f_t (smooth field_t(p) + weight(p) residual_t(p)).
+5. warp <- warp - m + affine + field. The motion m points to the stable position and the warp away from it, so that m is
+   subtracted. The corrections have the sign of the warp. The code subtracts them from m, and then m from the warp,
+   because the regressor "grid" represents all terms together.
 
 Two regressors differ in window and warp: "grid" (after StabNet, Wang et al., TIP 2018) uses past frames only and a warp
 that is bilinear between 8x8 vertices; "field" (after PWStableNet, Zhao and Ling, TIP 2020) uses past and future frames
@@ -138,7 +148,7 @@ class PathFilter(nn.Module):
 
 VERTICES = 8
 """Vertices along a side of the coarse grid of the "grid" regressor."""
-AFFINE = 3
+NUM_AFFINE_TERMS = 3
 """Number of affine terms of a smooth field: 1, x, y."""
 
 
@@ -162,8 +172,8 @@ class StageOutput:
     Attributes:
         summary: B x C, mean token.
         residual_weight: B x 1 x h x w, 0 to 1, weight of the filtered residual motion of each cell.
-        affine: B x 3 x 2, pixels, correction of the smooth warp.
-        field: B x 2 x h x w, pixels, correction of the warp of each cell.
+        affine: B x 3 x 2, pixels, coefficients of 1, x and y of a smooth correction that is added to the warp.
+        field: B x 2 x h x w, pixels, correction of each cell that is added to the warp.
     """
 
     summary: Tensor
@@ -188,7 +198,7 @@ class StabilizationStage(nn.Module):
         self.blocks = nn.ModuleList(build_block(config.encoder, width) for _ in range(config.stabilization.num_layers))
         self.norm = TokenNorm(width)
         self.cell_head = nn.Linear(width, 3)
-        self.frame_head = nn.Linear(width, 2 * AFFINE)
+        self.frame_head = nn.Linear(width, 2 * NUM_AFFINE_TERMS)
         for head in (self.cell_head, self.frame_head):  # zero corrections at first
             nn.init.zeros_(head.weight)
             nn.init.zeros_(head.bias)
@@ -210,7 +220,7 @@ class StabilizationStage(nn.Module):
         with full_precision(tokens):
             tokens = self.norm(tokens.float())
             cells, summary = tokens_to_maps(self.cell_head(tokens), size), tokens.mean(dim=1)
-            affine = self.frame_head(summary).unflatten(1, (AFFINE, 2))
+            affine = self.frame_head(summary).unflatten(1, (NUM_AFFINE_TERMS, 2))
             return StageOutput(summary, cells[:, 2:].sigmoid(), CELL * affine, CELL * cells[:, :2])
 
 
@@ -262,7 +272,9 @@ class StabilizationHead(nn.Module):
             residual = smooth.weights * (warped.displacements - evaluate_fields(coefficients, terms))
             frame_motion = torch.einsum("bct,btnc->bnc", filters, coefficients)
             cell_motion = torch.einsum("bct,btchw->bchw", filters, residual)
-            frame_motion = torch.cat((frame_motion[:, :AFFINE] - output.affine, frame_motion[:, AFFINE:]), dim=1)
+            affine_motion, quadratic_motion = frame_motion[:, :NUM_AFFINE_TERMS], frame_motion[:, NUM_AFFINE_TERMS:]
+            # The corrections have the sign of the warp, which is opposite to that of the motion.
+            frame_motion = torch.cat((affine_motion - output.affine, quadratic_motion), dim=1)
             return warp - self._combine_motion(frame_motion, output.residual_weight * cell_motion - output.field)
 
     def _combine_motion(self, frame_motion: Tensor, cell_motion: Tensor) -> Tensor:

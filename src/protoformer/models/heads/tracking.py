@@ -21,7 +21,7 @@ from protoformer.geometry.regions import box_edges, box_from_edges, clip_boxes, 
 from protoformer.geometry.warps import pixel_grid
 from protoformer.models.config import ModelConfig
 from protoformer.models.encoder import STRIDES, build_block
-from protoformer.models.layers import ActivatedConv, Attention, FeedForward, TokenNorm, init_for_relu, sine_positions
+from protoformer.models.layers import Attention, FeedForward, FusedConv, TokenNorm, init_for_relu, sine_positions
 from protoformer.models.runtime import full_precision, map_size, maps_to_tokens, tokens_to_maps
 
 SURROUNDINGS_SCALE = 2.0
@@ -142,8 +142,9 @@ ROI_SCALE = 1.5
 """Side of the RoI relative to the box, so that the true corners of an inexact box lie within."""
 ROI_HIDDEN = 256
 """Hidden channels of the RoI head."""
-NEAR_PEAK = 8
-"""A corner is averaged within 1 / NEAR_PEAK of the width of the map around the peak of its heatmap."""
+PEAK_RADIUS = 1 / 8
+"""Half the side of the square around the peak of a heatmap over which a corner is averaged, as a fraction of the width
+of the map."""
 
 
 class FineMaps(nn.Module):
@@ -158,8 +159,8 @@ class FineMaps(nn.Module):
         super().__init__()
         self.upsample_proj = nn.Conv2d(coarse, 4 * fine, 1)
         self.fine_proj = nn.Conv2d(fine, fine, 1)
-        self.conv1 = ActivatedConv(fine, fine, 3, relu=True, padding=1)
-        self.conv2 = ActivatedConv(fine, fine, 3, relu=True, padding=1)
+        self.conv1 = FusedConv(fine, fine, 3, relu=True, padding=1)
+        self.conv2 = FusedConv(fine, fine, 3, relu=True, padding=1)
         init_for_relu(self)
 
     def forward(self, coarse: Tensor, fine: Tensor) -> Tensor:
@@ -207,7 +208,7 @@ class CornerHead(nn.Module):
                 distance = (corners - positions).square().sum(dim=2) / (STRIDES[0] * width) ** 2
                 posterior = logits - prior_strength[:, None, None] * distance
             peaks = positions.T[posterior.argmax(dim=2)][..., None]  # B x corner x (x, y) x 1
-            is_far = (positions - peaks).abs().amax(dim=2) > STRIDES[0] * width / NEAR_PEAK
+            is_far = (positions - peaks).abs().amax(dim=2) > STRIDES[0] * width * PEAK_RADIUS
             local_logits = (logits.detach() if self.training else logits).masked_fill(is_far, -torch.inf)
             local_box = _soft_argmax_box(local_logits, positions)
             loss_box = _soft_argmax_box(posterior, positions) if self.training else local_box
@@ -219,8 +220,8 @@ def _soft_argmax_box(logits: Tensor, positions: Tensor) -> Tensor:
     return box_from_edges((logits.softmax(dim=2)[:, :, None] * positions).sum(dim=3).flatten(1))
 
 
-class RoiRefiner(nn.Module):
-    """MLP of the RoI features of a box and an embedding of the target.
+class RoIMLP(nn.Module):
+    """Two-layer MLP of the RoIAlign features of a box and the summary of the target; it computes moves or a score.
 
     Args:
         channels: Channels of the features.
@@ -261,10 +262,10 @@ class Refinement(nn.Module):
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
-        self.roi_head = RoiRefiner(channels, width, outputs=4)
+        self.roi_head = RoIMLP(channels, width, outputs=4)
 
     def forward(self, maps: Tensor, boxes: Tensor, summary: Tensor) -> Tensor:
-        """Refine boxes, B x 4; arguments as in `RoiRefiner`."""
+        """Refine boxes, B x 4; arguments as in `RoIMLP`."""
         boxes = clamp_box_size(boxes.detach())
         moves = self.roi_head(maps, boxes, summary)
         with full_precision(moves):
@@ -282,7 +283,7 @@ class ScoreHead(nn.Module):
 
     def __init__(self, channels: int, width: int, parts: int) -> None:
         super().__init__()
-        self.roi_head = RoiRefiner(channels, width, outputs=1, extra=parts + 2)
+        self.roi_head = RoIMLP(channels, width, outputs=1, extra=parts + 2)
 
     def forward(self, maps: Tensor, boxes: Tensor, summary: Tensor, similarity: Tensor, heatmaps: Tensor) -> Tensor:
         """Compute the logits, B, of the target being in the box.

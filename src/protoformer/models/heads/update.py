@@ -1,7 +1,13 @@
-"""Recurrent update of the flow decoders: motion encoder, aggregation, separable ConvGRU and prediction heads.
+"""Recurrent updates: the separable ConvGRU and convex upsampling of flow and depth, and the update block of flow.
+
+| name | used by | content |
+| --- | --- | --- |
+| `SeparableGRU` | flow, depth | separable ConvGRU (SepConvGRU of RAFT) |
+| `upsample` | flow, depth | convex upsampling (RAFT) |
+| `UpdateBlock` | flow | motion encoder, motion aggregation (`heads.matching`), `SeparableGRU` and prediction heads |
 
 `UpdateBlock` maps the hidden state, cost features and current flow to a new state, a change of the flow and the log
-scale of its error. `upsample` is the convex upsampling of RAFT. Both have Triton kernels for GPUs.
+scale of its error. The update of depth is `heads.depth.DepthUpdate`. The GRU and the upsampling have Triton kernels.
 """
 
 from dataclasses import dataclass
@@ -14,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from protoformer.geometry.warps import convex_upsample
 from protoformer.models.kernels.dispatch import is_cpu_inference, use_kernels
-from protoformer.models.layers import ActivatedConv, init_for_gates, init_for_relu
+from protoformer.models.layers import FusedConv, init_for_gates, init_for_relu
 from protoformer.models.runtime import full_precision, to_autocast_dtype
 
 
@@ -44,7 +50,7 @@ Prepared = list[tuple[PreparedConv, PreparedConv]]
 
 
 class SeparableGRU(nn.Module):
-    """Separable ConvGRU: a GRU step with 1x5 kernels, then one with 5x1 kernels.
+    """Separable ConvGRU (SepConvGRU of RAFT): a GRU step with 1x5 kernels, then one with 5x1 kernels.
 
     The convolution of concatenated maps is the sum of their convolutions. So that of the context, which is constant
     over the updates, is computed once, and the maps need not be concatenated.
@@ -192,8 +198,8 @@ class _GruState(torch.autograd.Function):
         return d_sum, d_sum, d_sum, d_gates, d_state
 
 
-FACTOR = 8
-"""Upsampling factor of the flow decoders, which work at 1/8 of the image."""
+FLOW_STRIDE = 8
+"""Downsampling factor, relative to the image, of the maps that the flow decoders refine and then upsample."""
 
 
 class MotionEncoder(nn.Module):
@@ -202,19 +208,24 @@ class MotionEncoder(nn.Module):
     Args:
         cost_channels: Channels of the cost features.
         channels: Channels of the motion features.
+
+    Attributes:
+        costs: Convolutions that encode the cost features.
+        flow: Convolutions that encode the flow.
+        joint: Convolution that fuses both.
     """
 
     def __init__(self, cost_channels: int, channels: int) -> None:
         super().__init__()
         self.costs = nn.Sequential(
-            ActivatedConv(cost_channels, 2 * channels, 1, relu=True),
-            ActivatedConv(2 * channels, channels + channels // 2, 3, relu=True, padding=1),
+            FusedConv(cost_channels, 2 * channels, 1, relu=True),
+            FusedConv(2 * channels, channels + channels // 2, 3, relu=True, padding=1),
         )
         self.flow = nn.Sequential(
-            ActivatedConv(2, channels, 7, relu=True, padding=3),
-            ActivatedConv(channels, channels // 2, 3, relu=True, padding=1),
+            FusedConv(2, channels, 7, relu=True, padding=3),
+            FusedConv(channels, channels // 2, 3, relu=True, padding=1),
         )
-        self.joint = ActivatedConv(2 * channels, channels - 2, 3, relu=True, padding=1)
+        self.joint = FusedConv(2 * channels, channels - 2, 3, relu=True, padding=1)
         init_for_relu(self)
 
     def forward(self, costs: Tensor, flow: Tensor) -> Tensor:
@@ -260,10 +271,10 @@ class UpdateBlock(nn.Module):
         self.motion = MotionEncoder(cost_channels, hidden)
         self.aggregation = aggregation
         self.gru = SeparableGRU(hidden, 2 * hidden)
-        last_conv = ActivatedConv(2 * hidden, 3, 3, padding=1)
-        self.delta_head = nn.Sequential(ActivatedConv(hidden, 2 * hidden, 3, relu=True, padding=1), last_conv)
+        last_conv = FusedConv(2 * hidden, 3, 3, padding=1)
+        self.delta_head = nn.Sequential(FusedConv(hidden, 2 * hidden, 3, relu=True, padding=1), last_conv)
         self.upsampling_head = nn.Sequential(
-            ActivatedConv(hidden, 2 * hidden, 3, relu=True, padding=1), ActivatedConv(2 * hidden, 9 * FACTOR**2, 1)
+            FusedConv(hidden, 2 * hidden, 3, relu=True, padding=1), FusedConv(2 * hidden, 9 * FLOW_STRIDE**2, 1)
         )
         init_for_relu(self.delta_head[0])
         init_for_relu(self.upsampling_head[0])

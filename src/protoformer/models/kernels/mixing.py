@@ -479,11 +479,34 @@ def _(tokens: Tensor, *inputs: Any) -> Outputs:
 
 
 @mix_backward.register_fake
-def _(d_attended: Tensor, d_centers: Tensor, d_positions: Tensor, tokens: Tensor, *inputs: Any) -> Gradients:
-    pixel_weight, _, query_weight, prototype_weight, alpha, beta = inputs[11:17]
-    with_biases = [each for weight in (pixel_weight, query_weight, prototype_weight) for each in (weight, weight[:, 0])]
+def _(
+    d_attended: Tensor,
+    d_centers: Tensor,
+    d_positions: Tensor,
+    tokens: Tensor,
+    centers: Tensor,
+    positions: Tensor,
+    assignment: Tensor,
+    projected: Tensor,
+    earlier: Tensor,
+    queries: Tensor,
+    sums: Tensor,
+    masses: Tensor,
+    lse: Tensor,
+    ls_projected: Tensor,
+    earlier_positions: Tensor,
+    pixel_weight: Tensor,
+    pixel_bias: Tensor,
+    query_weight: Tensor,
+    prototype_weight: Tensor,
+    alpha: Tensor,
+    beta: Tensor,
+    *options: Any,
+) -> Gradients:
+    query_bias, prototype_bias = query_weight[:, 0], prototype_weight[:, 0]
+    like = (pixel_weight, pixel_bias, query_weight, query_bias, prototype_weight, prototype_bias, alpha, beta)
     d_tokens = tokens.new_empty(tokens.shape, dtype=torch.float32)
-    return d_tokens, *(each.new_empty(each.shape) for each in (*with_biases, alpha, beta)), alpha.new_empty(())
+    return d_tokens, *(each.new_empty(each.shape) for each in like), alpha.new_empty(())  # type: ignore[return-value]
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
@@ -491,14 +514,21 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
     weights, mixed = Weights(*rest[: len(Weights._fields)]), Mixed(*output)
     ctx.size, ctx.grid, _, ctx.normalize, ctx.residual, ctx.dtype, _ = rest[len(Weights._fields) :]
     ctx.set_materialize_grads(False)
-    ctx.mark_non_differentiable(*mixed[3:])
-    ctx.save_for_backward(
+    differentiable = (mixed.attended, mixed.centers, mixed.positions)
+    ctx.mark_non_differentiable(*mixed[len(differentiable) :])
+    ctx.save_for_backward(  # in the order of the arguments of `mix_backward`
         mixed.tokens_half if mixed.tokens_half.numel() else tokens,
         mixed.centers,
         mixed.positions,
         mixed.assignment,
         mixed.projected,
-        *mixed[6:],
+        mixed.earlier,
+        mixed.queries,
+        mixed.sums,
+        mixed.masses,
+        mixed.lse,
+        mixed.ls_projected,
+        mixed.earlier_positions,
         weights.pixel_weight,
         weights.pixel_bias,
         weights.query_weight,

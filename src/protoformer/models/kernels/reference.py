@@ -274,11 +274,22 @@ def synchronize(
     return gated(queries, keys, values, alpha, beta, assignment), assignment
 
 
-# Steps of the fused mixer (`mixing`), with the arguments of the kernels that they replace.
+# Steps of the fused operator (`mixing`). They have the arguments of the Triton kernels in whose place they run, write
+# their results to tensors that the caller has allocated, and therefore compute no gradient.
 
 
 def project(tokens: Tensor, weight: Tensor, bias: Tensor, tokens_half: Tensor | None) -> Tensor:
-    """As `mlp_kernels.project`."""
+    """Project tokens to keys and values in the precision of matrix products; replaces `mlp_kernels.project`.
+
+    Args:
+        tokens: n x C, float32.
+        weight: outputs x C, in the dtype of the result.
+        bias: outputs, float32.
+        tokens_half: Filled with the tokens in the dtype of the result, n x C, unless None.
+
+    Returns:
+        tokens weight^T + bias, n x outputs.
+    """
     rows = tokens.to(weight.dtype)
     if tokens_half is not None:
         tokens_half.copy_(rows)
@@ -286,12 +297,31 @@ def project(tokens: Tensor, weight: Tensor, bias: Tensor, tokens_half: Tensor | 
 
 
 def pool(tokens: Tensor, size: tuple[int, int], grid: tuple[int, int], output: Tensor) -> None:
-    """As `center_kernels.pool`."""
+    """Write the means of the cells of the grid, the initial prototypes; replaces `center_kernels.pool`.
+
+    Args:
+        tokens: B x HW x C.
+        size: (H, W) of the map.
+        grid: (rows, columns) of the grid; K = rows * columns.
+        output: Filled with the means, B x K x C.
+    """
     output.copy_(cell_means_by_products(tokens, size, grid))
 
 
 def spread(d_means: Tensor, added: Tensor, size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """As `center_kernels.spread`."""
+    """Compute the gradient of the tokens of `pool` and add another term; replaces `center_kernels.spread`.
+
+    A pixel gets, from each cell that contains it, the gradient of the mean divided by the number of pixels of the cell.
+
+    Args:
+        d_means: B x K x C, gradient of the means.
+        added: B x HW x C, gradient of the tokens by other paths.
+        size: (H, W) of the map.
+        grid: (rows, columns) of the grid.
+
+    Returns:
+        B x HW x C, float32.
+    """
     by_row, by_column = cell_weights(size, grid, d_means.device, d_means.dtype)
     columns = by_column.T @ d_means.unflatten(1, grid)
     d_tokens: Tensor = (by_row.T @ columns.flatten(2)).unflatten(2, (size[1], -1)).flatten(1, 2)
@@ -308,7 +338,22 @@ def m_step(
     normalize: bool,
     residual: bool,
 ) -> None:
-    """As `center_kernels.m_step`."""
+    """Run the M-step on partial sums of the E-step, and project the new prototypes; replaces `center_kernels.m_step`.
+
+    P <- P + S / m with S = M V and m the masses; without `normalize` P <- P + S, without `residual` P <- S / m.
+
+    Args:
+        parts: Terms of S and of m from parts of the pixels, parts x B x K x heads x d and parts x B x K x heads.
+        before: Prototypes P before the iteration, B x K x C.
+        outputs: Filled with S (B x K x C), m (B x K x heads) and the new prototypes (B x K x C).
+        layer: Weight (outputs x C) and bias of the projection: queries of the next iteration or, after the last one,
+            keys and values of LS.
+        projected: Filled with the projection of the new prototypes, B x K x outputs.
+        halves: Filled with the directions of the new prototypes, scaled to the norm `HALVES_SCALE`, as the sum of two
+            float16 tensors, B x K x C each, unless None.
+        normalize: Divide S by m.
+        residual: Add P.
+    """
     sums, mass = (part.sum(dim=0) for part in parts)
     centers = (divide_by_mass(sums, mass) if normalize else sums).flatten(2)
     centers = before + centers if residual else centers
@@ -322,7 +367,10 @@ def m_step(
 
 
 def programs_of(d_after: Tensor) -> int:
-    """As `center_kernels.programs_of`: `centers_gradient` sums over all rows at once."""
+    """Return the number of partial sums of the value bias that `centers_gradient` writes: a single one.
+
+    Replaces `center_kernels.programs_of`, where every program of the kernel writes one.
+    """
     return 1
 
 
@@ -335,7 +383,23 @@ def centers_gradient(
     normalize: bool,
     residual: bool,
 ) -> None:
-    """As `center_kernels.centers_gradient`."""
+    """Backpropagate through the M-step and the queries of one iteration; replaces `center_kernels.centers_gradient`.
+
+    With Q = P W^T + b and d_after the gradient of the new prototypes: dP = dQ W, plus d_after with `residual`. The bias
+    of the values enters the sum of a prototype once for each unit of its mass, so that its gradient is d_after summed
+    over all prototypes that have members (with `normalize`), or weighted by their masses (without).
+
+    Args:
+        parts: Terms of the gradient from parts of the pixels, parts x (B K + B) x C: rows of the queries, then, for
+            each image, of the bias of the keys.
+        d_after: Gradient of the prototypes after the iteration, B x K x C.
+        masses: B x K x heads.
+        weight: Weight W of the queries, C x C.
+        outputs: Filled with the gradients of the queries and of the prototypes before the iteration, B x K x C each,
+            of the bias of the keys for each image, B x C, and of the bias of the values, 1 x C.
+        normalize: As in `m_step`.
+        residual: As in `m_step`.
+    """
     d_queries, d_before, d_key_bias, d_value_bias = outputs
     total, count = parts.sum(dim=0), d_after.shape[0] * d_after.shape[1]
     d_queries.copy_(total[:count].view_as(d_queries))
