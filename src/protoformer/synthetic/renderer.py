@@ -40,7 +40,7 @@ SHADED = 0.6
 
 @dataclass(frozen=True)
 class View:
-    """What the camera sees at one moment, sampled at pixel centers.
+    """Hits of the camera's rays at one moment, one ray through each pixel center.
 
     Attributes:
         frame: The moment.
