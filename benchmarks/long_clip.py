@@ -29,7 +29,7 @@ from protoformer.depth.drawing import draw_depth_frame
 from protoformer.flow.drawing import draw_flow_frame
 from protoformer.io.files import write_atomically
 from protoformer.loading import load
-from protoformer.stabilization.camera_motion import FeatureFinder
+from protoformer.stabilization.camera_motion import FeatureDetector
 from protoformer.stabilization.metrics import StabilityMeter
 from protoformer.tracking.drawing import draw_targets
 from protoformer.tracking.video import track_frames
@@ -115,13 +115,13 @@ def run_stabilize(video: Video, target: Path, passes: dict[str, Meter]) -> None:
     """The motion of the camera, and then the steady clip with its scores."""
     model = load("stabilize")
     result = model.stabilize(video, progress=lambda done, _: passes["stabilize: analysis"](done))
-    before, after, finder = StabilityMeter(), StabilityMeter(), FeatureFinder()
+    before, after, detector = StabilityMeter(), StabilityMeter(), FeatureDetector()
     with VideoWriter(target, video) as writer:
         for done, (moment, shaky, steady) in enumerate(model.frames(video, result), start=1):
             writer.write(steady, moment)
-            seen = finder.find(shaky)
+            seen = detector.detect(shaky)
             before.add(seen, seen)
-            after.add(seen, finder.find(steady))
+            after.add(seen, detector.detect(steady))
             passes["stabilize: writing"](done)
     before.scores(), after.scores()
 

@@ -114,7 +114,7 @@ class Predictor:
         return SegmentationPredictor(self.flow.network, self.flow.trained, self.flow.device, self._precision)
 
     def explain(self, image: ImageLike, second: ImageLike | None = None) -> Explanation:
-        """Show what the prototypes of the flow network stand for.
+        """Explain the prototypes of the flow network.
 
         Args:
             image: A path, array, tensor or PIL image.
@@ -491,7 +491,7 @@ def load_stabilizer(
     loaded = load(model, device, task="stabilize")
     own = loaded.network.config.stabilization.regressor
     if regressor is not None and own != regressor:
-        raise InputError(f"{model} has the regressor {own}, not {regressor}; ask for {own}, or give another model.")
+        raise InputError(f"{model} has the regressor {own}, not {regressor}; choose {own}, or give another model.")
     return loaded
 
 

@@ -99,7 +99,7 @@ def test_a_part_as_it_would_be_live_for_programs(clip: Path, protoformer: Run, t
     assert summary["written"] == [str(target), str(target.with_suffix(".html"))]
     assert len(list(open_video(target).frames())) == 4
     other = protoformer("stabilize", str(clip), *small, "--regressor", "grid", *options)
-    assert other.code == 2 and "has the regressor field, not grid; ask for field, or give" in other.err
+    assert other.code == 2 and "has the regressor field, not grid; choose field, or give" in other.err
 
 
 @pytest.mark.parametrize(

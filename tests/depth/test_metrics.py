@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from protoformer.depth.evaluation import DepthMetric
-from protoformer.depth.metrics import DepthScores, DepthTable, crop_window, depth_scores
+from protoformer.depth.metrics import DepthScores, DepthTable, crop_region, depth_scores
 
 
 def depths(*meters: float) -> torch.Tensor:
@@ -139,7 +139,7 @@ def test_what_is_predicted_or_true_at_invalid_pixels_does_not_matter() -> None:
     ],
 )
 def test_a_crop_counts_its_pixels_and_no_other(crop, size, rows, columns) -> None:
-    window = crop_window(crop, *size)
+    window = crop_region(crop, *size)
     assert [(part.start, part.stop) for part in window] == [rows, columns]
     inside = torch.zeros(1, 1, *size, dtype=torch.bool)
     inside[..., rows[0] : rows[1], columns[0] : columns[1]] = True

@@ -15,7 +15,7 @@ import protoformer as pf
 from protoformer.models.pretrained import packaged_weights
 from protoformer.models.protoformer import build_network
 from protoformer.stabilization.analysis import BATCH_SIZE, FramePair, FrameView, MotionAnalyzer
-from protoformer.stabilization.camera_motion import FeatureFinder, homography
+from protoformer.stabilization.camera_motion import FeatureDetector, homography
 from protoformer.stabilization.metrics import StabilityMeter
 from protoformer.stabilization.predictor import MAX_ACCELERATION
 from protoformer.stabilization.rendering import View, render_stabilized, sample_field
@@ -183,18 +183,18 @@ def test_homographies_of_pictures_are_found(clip: Clip) -> None:
     wide = cv2.resize(clip(np.zeros(1, complex))[0], (384, 288), interpolation=cv2.INTER_CUBIC)
     true = np.array([[1.02, -0.03, 4.0], [0.03, 1.02, -6.0], [1e-5, -2e-5, 1.0]])
     moved = cv2.warpPerspective(wide, true, (384, 288), flags=cv2.INTER_CUBIC)
-    finder = FeatureFinder()
-    output = homography(finder.find(wide), finder.find(moved))
+    detector = FeatureDetector()
+    output = homography(detector.detect(wide), detector.detect(moved))
     corners = np.array([[20, 20, 1], [350, 20, 1], [20, 260, 1], [350, 260, 1.0]]).T
     places = [matrix @ corners / (matrix @ corners)[2] for matrix in (output, true)]
     assert np.abs(places[0] - places[1]).max() < 0.5
-    assert np.isnan(homography(finder.find(np.zeros_like(wide)), finder.find(moved))).all()
+    assert np.isnan(homography(detector.detect(np.zeros_like(wide)), detector.detect(moved))).all()
 
 
 def test_the_meter_scores_what_was_done_to_a_clip(clip: Clip) -> None:
-    meter, finder = StabilityMeter(), FeatureFinder()
+    meter, detector = StabilityMeter(), FeatureDetector()
     for frame in (cv2.resize(each, (256, 192)) for each in clip(0.5 * np.arange(14))):
-        meter.add(finder.find(frame), finder.find(render_stabilized(frame, View(1, 0, 0.8, None))))
+        meter.add(detector.detect(frame), detector.detect(render_stabilized(frame, View(1, 0, 0.8, None))))
     scores = meter.scores()
     assert scores.cropping == pytest.approx(0.8, abs=0.01) and scores.distortion > 0.98
     assert scores.stability_translation > 0.95 and scores.frames == 14 and scores.skipped_frames == 0

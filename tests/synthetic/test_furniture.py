@@ -7,14 +7,14 @@ from torch import Tensor
 
 from protoformer.synthetic.assembly import Assembly, yaw_rotation
 from protoformer.synthetic.families.furniture import LEGS, Part, add_boxes, add_chairs, place_at_wall
-from protoformer.synthetic.families.objects import CHAIRS, FPS, THINGS
+from protoformer.synthetic.families.objects import CHAIRS, FPS, OBJECTS
 from protoformer.synthetic.families.room import KINDS, PIECES, add_walls
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.rng import SceneRandom
 from protoformer.synthetic.scene import CENTER, FORWARD
 from protoformer.synthetic.texture_bank import TextureBank
 
-SCENES, FLYING = 24, sum(THINGS.values())
+SCENES, FLYING = 24, sum(OBJECTS.values())
 PARTS = 8
 """Of a chair."""
 

@@ -65,7 +65,7 @@ def test_stabilizing_tells_what_is_shown_and_how_much_steadier() -> None:
 def test_prototypes_tell_how_many_they_are() -> None:
     owners = torch.arange(600).view(20, 30) % 7
     step = PrototypeFrame(4, Fraction(4, 25), np.zeros((20, 30, 3), np.uint8), owners, owners, 0.5)
-    calls = "frame 4 at 0.160 s, 30x20 pixels, 7 prototypes, 50.0% of the pixels kept theirs"
+    calls = "frame 4 at 0.160 s, 30x20 pixels, 7 prototypes, 50.0% of the pixels keep their prototype"
     assert repr(step) == f"PrototypeFrame({calls})"
 
 

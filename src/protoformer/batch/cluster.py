@@ -1,7 +1,7 @@
 """Workers of a batch on a Ray cluster: actors that hold the model.
 
-Actors and not Ray Data, because a batch must know which video a worker had, and must give jobs only to workers that
-are ready.
+Actors and not Ray Data, because the video of a worker that fails must be identified, and jobs must be given only to
+workers that are ready.
 """
 
 import logging

@@ -569,9 +569,9 @@ def find_boxes(boxes: Mapping[str, tuple[Box, ...]], video: Path, path: Path) ->
         path: The file of boxes, for the error.
     """
     for first in range(len(video.parts)):  # the whole path is the most specific name
-        found = boxes.get(str(PurePath(*video.parts[first:])))
-        if found is not None:
-            return found
+        video_boxes = boxes.get(str(PurePath(*video.parts[first:])))
+        if video_boxes is not None:
+            return video_boxes
     raise InputError(f"there are no boxes for {video} in {path}; add a row {video.name},x,y,w,h.")
 
 

@@ -110,7 +110,7 @@ def ablate(
     preset: Annotated[str, typer.Option(help="Preset of the base network.")] = "fast",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Override a value of the recipe: data.batch_size=8. Repeatable."),
+        typer.Option("--set", help="Override a value of the recipe: data.batch_size=8. Repeat for several."),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Folder of benchmarks (Sintel, NYUv2, ...); those that exist are evaluated.")
@@ -123,7 +123,7 @@ def ablate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train the paper's ablation tables, and some that it lacks: every variant with the same budget, seeds and data.
+    """Train the paper's ablation tables and further ones: every variant with the same budget, seeds and data.
 
     Example: `protoformer ablate components --task flow --minutes 60 --seeds 2 -o ablation`
     """

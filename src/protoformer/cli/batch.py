@@ -12,6 +12,7 @@ from protoformer.batch.jobs import Job, JobReport
 from protoformer.batch.running import BatchCallback, BatchResult
 from protoformer.batch.tasks import batch_videos
 from protoformer.cli.options import (
+    MIRROR_HELP,
     TILES,
     DeviceOption,
     FocalOption,
@@ -144,9 +145,7 @@ def batch_depth_command(
     steady: Annotated[bool, typer.Option(help="Reduce flicker by filtering along the flow.")] = True,
     model: ModelOption = "depth",
     num_updates: UpdatesOption = None,
-    mirrored: Annotated[
-        bool, typer.Option("--mirrored", help="Average with a horizontally flipped prediction: twice as slow.")
-    ] = False,
+    mirrored: Annotated[bool, typer.Option("--mirrored", help=MIRROR_HELP)] = False,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
@@ -240,7 +239,7 @@ def batch_stabilize_command(
     crop: Annotated[str, typer.Option(help="auto, none, or the fraction of the sides that is shown.")] = "auto",
     tripod: Annotated[bool, typer.Option("--tripod", help="Approximate a static camera.")] = False,
     delay: Annotated[
-        int | None, typer.Option(help="Number of later frames that are used to decide a frame. [default: all]")
+        int | None, typer.Option(help="Number of later frames used to correct a frame. [default: all]")
     ] = None,
     regressor: Annotated[str | None, typer.Option(help="field or grid. [default: the model's own]")] = None,
     model: ModelOption = STABILIZATION_MODEL,
@@ -292,7 +291,7 @@ def batch_explain_command(
     device: DeviceOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write many videos in the colors of their prototypes. See `protoformer batch flow`.
+    """Color the pixels of many videos by prototype. See `protoformer batch flow`.
 
     Example: `protoformer batch explain 'videos/*.mp4' -o groups --layer 1.2`
     """

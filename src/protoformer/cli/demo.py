@@ -14,7 +14,7 @@ from torch import Tensor
 from protoformer.cli.footage import (
     CREDITS,
     explained_section,
-    steadied_section,
+    stabilized_section,
     tasks_sections,
     tracked_section,
 )
@@ -45,6 +45,7 @@ from protoformer.viz.report import Figure, Page, Section
 SCENES = {"objects": (10, (288, 384)), "drive": (1, (240, 480))}
 """Index and size (pixels) of the scene of each family."""
 SEED = 4
+"""Seed of all synthetic scenes of the page but that of tracking."""
 MAX_ERROR = 5.0
 """End-point error that is drawn white, pixels."""
 
@@ -129,8 +130,10 @@ def convergence_section(model: FlowPredictor, example: FlowExample) -> Section:
     )
 
 
-SCENE = 1
+TRACK_SCENE = 1
+"""Index of the scene in which a target is tracked."""
 SHOWN = (0, 7, 15, 23)
+"""Frames of it that are shown."""
 
 
 def tracking_sections() -> tuple[Section, ...]:
@@ -140,7 +143,7 @@ def tracking_sections() -> tuple[Section, ...]:
 
 def tracking_section(model: TrackingPredictor, shown: tuple[int, ...] = SHOWN) -> Section:
     """Track a target of a synthetic scene from its true box in the first frame."""
-    clip = track_clip(SyntheticScenes("chase", size=(240, 320)).renderer([SCENE]), frames=shown[-1] + 1)
+    clip = track_clip(SyntheticScenes("chase", size=(240, 320)).renderer([TRACK_SCENE]), frames=shown[-1] + 1)
     frames, truth = clip.frames[0], clip.boxes[0]
     tracker = model.tracker(frames[0], truth[0])
     x, y, width, height = truth[0].tolist()
@@ -159,13 +162,10 @@ def tracking_section(model: TrackingPredictor, shown: tuple[int, ...] = SHOWN) -
     )
 
 
-SCENE_SEED = 4
-
-
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder to write to.")] = Path("out"),
 ) -> None:
-    """Run all tasks on packaged clips and synthetic scenes, and write one html page.
+    """Run all tasks on packaged clips and synthetic scenes, and write one HTML page.
 
     Example: `protoformer demo -o out`
     """
@@ -174,7 +174,7 @@ def demo(
     steps: tuple[Callable[[], tuple[Section, ...]], ...] = (
         lambda: tasks_sections(model, output),
         lambda: (tracked_section(model, output),),
-        lambda: (steadied_section(model, output),),
+        lambda: (stabilized_section(model, output),),
         lambda: (explained_section(model),),
         lambda: _synthetic_sections(model.flow, output),
     )
@@ -216,7 +216,7 @@ def _depth_sections() -> tuple[Section, ...]:
     """Show the depth of a synthetic room; nothing without packaged weights."""
     if packaged_weights("depth") is None:
         return ()
-    sample = depth_sample(SyntheticScenes("room", seed=SCENE_SEED, size=(240, 320)).renderer([0]))
+    sample = depth_sample(SyntheticScenes("room", seed=SEED, size=(240, 320)).renderer([0]))
     assert sample.intrinsics is not None
     result = load("depth").depth(sample.image[0], intrinsics=sample.intrinsics[0])
     scores = depth_scores(result.depth[None], sample.depth, sample.valid).metric
@@ -241,7 +241,7 @@ def _scenes_section() -> Section:
     figures = []
     for name, family in FAMILIES.items():
         height, width = family.size
-        renderer = SyntheticScenes(name, seed=SCENE_SEED, size=(height // 2, width // 2)).renderer([0])
+        renderer = SyntheticScenes(name, seed=SEED, size=(height // 2, width // 2)).renderer([0])
         view = renderer.view(0.0)
         motion = renderer.motion_to(view, renderer.scenes.frame(1 / renderer.scenes.fps))
         nearness = 1 / view.depth[0, 0]

@@ -19,6 +19,7 @@ from protoformer.cli.clips import (
 )
 from protoformer.cli.options import (
     LIVE_HELP,
+    MIRROR_HELP,
     VIDEO_SUFFIXES,
     DeviceOption,
     DropOption,
@@ -28,7 +29,6 @@ from protoformer.cli.options import (
     FpsOption,
     FrameStepOption,
     JsonOption,
-    MirrorOption,
     ModelOption,
     PrecisionOption,
     RangeOption,
@@ -329,7 +329,10 @@ def depth(
     save_npy: Annotated[Path | None, typer.Option(help="Folder for one .npy file per frame or image.")] = None,
     model: ModelOption = "depth",
     num_updates: UpdatesOption = None,
-    mirrored: MirrorOption = None,
+    mirrored: Annotated[
+        bool | None,
+        typer.Option("--mirrored/--no-mirrored", help=f"{MIRROR_HELP} [default: on for images, off for videos]"),
+    ] = None,
     device: DeviceOption = None,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,

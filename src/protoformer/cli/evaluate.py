@@ -13,11 +13,11 @@ from torch import Tensor
 from typer.core import TyperGroup
 
 from protoformer.cli.options import (
+    MIRROR_HELP,
     DatasetOption,
     DatasetOptions,
     DeviceOption,
     JsonOption,
-    MirrorOption,
     ModelOption,
     PrecisionOption,
     RootOption,
@@ -234,7 +234,9 @@ def evaluate_depth_command(
     ] = "model",
     model: ModelOption = "depth",
     num_updates: UpdatesOption = None,
-    mirrored: MirrorOption = None,
+    mirrored: Annotated[
+        bool | None, typer.Option("--mirrored/--no-mirrored", help=f"{MIRROR_HELP} [default: mirrored]")
+    ] = None,
     output: ScoresFolder = None,
     worst: WorstOption = 5,
     device: DeviceOption = None,

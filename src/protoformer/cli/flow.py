@@ -17,6 +17,7 @@ from protoformer.cli.clips import (
 )
 from protoformer.cli.options import (
     LIVE_HELP,
+    PRECISION_HELP,
     TILES,
     VIDEO_SUFFIXES,
     DeviceOption,
@@ -27,7 +28,6 @@ from protoformer.cli.options import (
     JsonOption,
     MemoryOption,
     ModelOption,
-    PrecisionOption,
     SideBySideOption,
     StartOption,
     TileOption,
@@ -254,7 +254,9 @@ def flow(
     warm_start: Annotated[
         bool, typer.Option("--warm-start", help="Video: initialize each pair with the previous flow.")
     ] = False,
-    precision: PrecisionOption = None,
+    precision: Annotated[
+        str | None, typer.Option(help=f"{PRECISION_HELP} [default: auto; full for two images]")
+    ] = None,
     fast: Annotated[
         bool,
         typer.Option("--fast", help="Half the resolution, 4 updates and bfloat16: several times as fast, less detail."),

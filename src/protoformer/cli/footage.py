@@ -61,14 +61,14 @@ class TaskViews:
     depth_range: tuple[float, float]
 
     def grids(self) -> list[Pixels]:
-        """Draw each frame in a labelled 2 x 2 grid: uint8 2H x 2W x 3."""
+        """Draw each frame in a labeled 2 x 2 grid: uint8 2H x 2W x 3."""
         labels = ("frame", "flow", "moving objects", "depth")
         views = zip(self.frames, self.flow, self.objects, self.depth, strict=True)
         return [stack_2x2(*map(draw_label, view, labels)) for view in views]
 
     @property
     def legend(self) -> str:
-        """What the colors mean."""
+        """Caption that explains the colors."""
         near, far = self.depth_range
         return (
             f"Flow: hue is direction, the pure color is {self.max_motion:.0f} px. "
@@ -152,10 +152,10 @@ def tasks_sections(model: Predictor, output: Path) -> tuple[Section, ...]:
             ),
         ),
         Section(
-            "The same on a film",
+            "The same tasks on Tears of Steel",
             "A man turns while the camera pans. The machine beside him is near the camera and becomes a part of the "
             "same object, and the wall between them an object of its own: strong parallax looks like independent "
-            "motion. Depth has mistaken the machine for something far away. "
+            "motion. The estimated depth of the machine is far too large. "
             f"{tears.legend}",
             tuple(_still(images[TEARS_SHOWN], caption) for caption, images in views.items()),
         ),
@@ -171,7 +171,7 @@ def tracked_section(model: Predictor, output: Path) -> Section:
     lost = sum(result.targets[0].lost for result in results)
     return Section(
         "Tracking",
-        f"The box of the first frame was drawn by hand; the tracker found the others. It is lost in {lost} of "
+        f"The box of the first frame was drawn by hand; the tracker predicted the others. It is lost in {lost} of "
         f"{len(results)} frames. The number beside the box is the confidence.",
         (
             Figure(animate(drawn, fps, 640), "all frames", wide=True),
@@ -180,7 +180,7 @@ def tracked_section(model: Predictor, output: Path) -> Section:
     )
 
 
-def steadied_section(model: Predictor, output: Path) -> Section:
+def stabilized_section(model: Predictor, output: Path) -> Section:
     """Stabilize the hand-held clip; writes steady.mp4 to a folder."""
     clip = demo_clip("cockatoo")
     result, fps = model.stabilize(clip), Fraction(open_video(clip).info.fps)

@@ -43,13 +43,12 @@ COMMANDS = {
         takes_clip=True,
     ),
     "models": LazyCommand("models", "List the models: tasks, size, cost, weights and license."),
-    "demo": LazyCommand("demo", "Run all tasks on packaged clips and synthetic scenes, and write one html page."),
+    "demo": LazyCommand("demo", "Run all tasks on packaged clips and synthetic scenes, and write one HTML page."),
     "synth": LazyCommand("synth", "Render synthetic scenes with exact ground truth."),
     "train": LazyCommand("train", "Train a network by a recipe; the same command resumes a stopped run."),
     "ablate": LazyCommand(
         "ablate",
-        "Train the paper's ablation tables, and some that it lacks: every variant with the same budget, seeds and "
-        "data.",
+        "Train the paper's ablation tables and further ones: every variant with the same budget, seeds and data.",
     ),
     "export": LazyCommand("export", "Export a network to ONNX or torch.export, and check the file against it."),
     "serve": LazyCommand("serve", "Serve a web page for all tasks, on this machine only unless --host is given."),
@@ -61,7 +60,7 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """A group that knows the names and summaries of its commands, and imports the one that is called."""
+    """A group that lists its commands by name and summary, and imports only the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command and the rest of the arguments."""

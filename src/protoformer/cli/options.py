@@ -17,14 +17,7 @@ ModelOption = Annotated[str, typer.Option(help="A task, a preset or a .safetenso
 UpdatesOption = Annotated[
     int | None, typer.Option("--num-updates", help="Number of refinement updates; more are slower and more accurate.")
 ]
-MirrorOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--mirrored/--no-mirrored",
-        help="Average with a horizontally flipped prediction: more accurate, twice as slow. "
-        "[default: on for images, off for videos]",
-    ),
-]
+MIRROR_HELP = "Average with a horizontally flipped prediction: more accurate, twice as slow."
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or mps. [default: cuda if there is such a GPU]")]
 TileOption = Annotated[
     str,
@@ -34,13 +27,8 @@ ZoomOption = Annotated[
     str, typer.Option(help="Factor by which images are resized for inference: auto (enlarges small ones), or a number.")
 ]
 MemoryOption = Annotated[str | None, typer.Option(help="Memory limit, such as 4GB. [default: most of the free memory]")]
-PrecisionOption = Annotated[
-    str | None,
-    typer.Option(
-        help="full (float32), half (bfloat16) or auto (half where it is fast). "
-        "[default: auto; full for the flow of two images]"
-    ),
-]
+PRECISION_HELP = "full (float32), half (bfloat16) or auto (half where it is fast)."
+PrecisionOption = Annotated[str | None, typer.Option(help=f"{PRECISION_HELP} [default: auto]")]
 FocalOption = Annotated[float | None, typer.Option(help="Focal length of the camera, pixels.")]
 FovOption = Annotated[float | None, typer.Option(help="Horizontal field of view of the camera, degrees.")]
 RangeOption = Annotated[

@@ -36,7 +36,7 @@ from protoformer.cli.terminal import frames_bar
 from protoformer.io.files import check_output, write_atomically
 from protoformer.loading import STABILIZATION_MODEL, live_regressor, load_stabilizer
 from protoformer.models.runtime import Precision
-from protoformer.stabilization.camera_motion import FeatureFinder
+from protoformer.stabilization.camera_motion import FeatureDetector
 from protoformer.stabilization.drawing import describe_too_short
 from protoformer.stabilization.drawing import path_page as make_path_page
 from protoformer.stabilization.metrics import StabilityMeter, StabilityScores
@@ -55,13 +55,13 @@ class _ClipScores:
 
     def __init__(self) -> None:
         self._meters = StabilityMeter(), StabilityMeter()
-        self._finder = FeatureFinder()
+        self._detector = FeatureDetector()
 
     def add(self, result: StabilizedFrame) -> None:
         """Add a frame."""
-        features = self._finder.find(result.frame)
+        features = self._detector.detect(result.frame)
         self._meters[0].add(features, features)
-        self._meters[1].add(features, self._finder.find(result.stabilized))
+        self._meters[1].add(features, self._detector.detect(result.stabilized))
 
     def scores(self) -> tuple[StabilityScores, StabilityScores]:
         """Return the scores before and after."""
@@ -127,7 +127,7 @@ def stabilize_live(
         outcome = run_with_bar("stabilizing", None, frames, draw_stabilized(side_by_side), writer)
     (height, width), count = video.info.size, format_count(outcome.num_frames, "frame")
     summary = {"frames": outcome.num_frames, "delay": delay, "trained": predictor.trained}
-    text = f"{count} of {width}x{height} pixels; each is decided from at most {format_count(delay, 'later frame')}"
+    text = f"{count} of {width}x{height} pixels; each is corrected from at most {format_count(delay, 'later frame')}"
     print_summary(video, outcome, [output], as_json, summary, text)
 
 
@@ -156,7 +156,7 @@ def stabilize(
     ] = False,
     delay: Annotated[
         int | None,
-        typer.Option(help="Number of later frames from which a frame is decided. [default: all; live: 5]"),
+        typer.Option(help="Number of later frames used to correct a frame. [default: all; live: 5]"),
     ] = None,
     regressor: Annotated[
         str | None,

@@ -233,7 +233,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Total number of steps of the run.")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Override a value of the recipe: optimizer.lr=1e-4. Repeatable."),
+        typer.Option("--set", help="Override a value of the recipe: optimizer.lr=1e-4. Repeat for several."),
     ] = None,
     data: Annotated[
         Path | None,

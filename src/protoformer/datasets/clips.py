@@ -122,7 +122,7 @@ def write_clip(
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if frames < MIN_FRAMES:
-        raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {MIN_FRAMES}.")
+        raise InputError(f"a clip of {frames} frames shows no motion; give at least {MIN_FRAMES}.")
     if layout == "deepstab" and not scenes.shake:
         scenes = SyntheticScenes(scenes.family, scenes.seed, scenes.size, shake=DEFAULT_SHAKE, bank=scenes.bank)
     with torch.no_grad():
@@ -352,9 +352,9 @@ def write_clips(
     """
     choose("the layout", layout, tuple(LAYOUTS))
     if count < 1:
-        raise InputError(f"{count} clips cannot be written; ask for at least 1.")
+        raise InputError(f"{count} clips cannot be written; give at least 1.")
     if frames < MIN_FRAMES:
-        raise InputError(f"a clip of {frames} frames shows no motion; ask for at least {MIN_FRAMES}.")
+        raise InputError(f"a clip of {frames} frames shows no motion; give at least {MIN_FRAMES}.")
     settings = clip_settings(scenes, layout, frames, textures)
     without_target = set(_check_settings(make_folder(root) / SETTINGS, settings))
     scenes = scenes.on(device)

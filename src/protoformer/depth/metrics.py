@@ -57,7 +57,7 @@ class DepthTable:
     """Number of images with at least one evaluated pixel; others are ignored."""
 
 
-def crop_window(crop: Crop | None, height: int, width: int) -> tuple[slice, slice]:
+def crop_region(crop: Crop | None, height: int, width: int) -> tuple[slice, slice]:
     """Return the evaluated rows and columns of an image.
 
     garg: rows .40810811 to .99189189 and columns .03594771 to .96405229 of any size, both ends rounded down, the end
@@ -122,7 +122,7 @@ def depth_tally(
         raise ValueError(f"depth and truth must both be N x 1 x H x W, not {shapes}")
     if valid.dtype != torch.bool or valid.shape != truth.shape:
         raise ValueError(f"valid must be bool of shape {list(truth.shape)}, not {valid.dtype} of {list(valid.shape)}")
-    rows, columns = crop_window(crop, *truth.shape[-2:])
+    rows, columns = crop_region(crop, *truth.shape[-2:])
     depth, truth, valid = (field[..., rows, columns] for field in (depth, truth, valid))
     mask = valid & (truth > minimum) & (truth < maximum)
     images = range(len(truth))

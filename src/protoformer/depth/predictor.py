@@ -70,7 +70,7 @@ class DepthPredictor(NetworkPredictor, SummaryRepr):
 
         A single image determines depth only up to a scale, which the camera fixes. Give at most one of `focal`,
         `intrinsics` and `fov`. Otherwise the focal length is read from EXIF, or a field of view of 60 degrees along the
-        longer side is assumed; `DepthResult.camera` says which.
+        longer side is assumed; `DepthResult.camera` states which.
 
         Args:
             image: image of any size.

@@ -1,1 +1,1 @@
-"""What prototypes stand for: maps, groups, moving parts, an interactive page."""
+"""Explanations of a network by its prototypes: maps, groups of pixels, moving parts, an interactive page."""

@@ -266,9 +266,9 @@ def explanation_page(
     # "</script>" inside the data would end the script element.
     text = json.dumps(data, separators=(",", ":")).replace("</", "<\\/")
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>What the network grouped</title>'
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Prototypes of the encoder</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<style>{PAGE_STYLE}{STYLE}</style></head><body><h1>What the network grouped</h1>"
+        f"<style>{PAGE_STYLE}{STYLE}</style></head><body><h1>Prototypes of the encoder</h1>"
         f'<p class="lead">{escape(LEAD)}</p>{notice}{BODY}{_convergence(record).html()}'
         f'<script type="application/json" id="data">{text}</script><script>{SCRIPT}</script></body></html>\n'
     )

@@ -22,7 +22,7 @@ from protoformer.viz.report import SummaryRepr, format_count, format_size
 
 TERMS = 6
 """Terms of u and of v in a motion: 1, x, y, x^2, xy, y^2, sufficient for a plane seen by a camera."""
-STIFFNESS = 0.03
+RIDGE = 0.03
 """Ridge penalty of all terms but the constant, pixels; it only matters for parts of few pixels."""
 FLOW_JUMP = 0.5
 """Difference of the flow between neighbors, pixels, at which regions are cut."""
@@ -105,7 +105,7 @@ class MotionSums:
 
     def motions(self) -> Tensor:
         """Return the coefficients of the least-squares motions: n x 6 x 2, pixels."""
-        penalty = torch.full((TERMS,), STIFFNESS, dtype=torch.float64)
+        penalty = torch.full((TERMS,), RIDGE, dtype=torch.float64)
         penalty[0] = 1e-9
         solution: Tensor = torch.linalg.solve(self.moments + penalty.diag(), self.products)
         return solution

@@ -56,7 +56,7 @@ class PrototypeFrame(SummaryRepr):
             format_time(self.number, self.time),
             format_size(*self.identities.shape),
             format_count(len(self.identities.unique()), "prototype"),
-            f"{self.kept:.1%} of the pixels kept theirs",
+            f"{self.kept:.1%} of the pixels keep their prototype",
         )
 
 

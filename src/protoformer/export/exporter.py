@@ -333,9 +333,9 @@ def _first_difference(run: Runner, graph: Graph, size: tuple[int, int], inputs: 
         differences[name] = float((error / value if name == graph.relative else error).max())
     # Written so that NaN is refused as well.
     if not all(difference <= MAX_DIFFERENCE for difference in differences.values()):
-        found = " and ".join(f"{difference:.2g} in {name}" for name, difference in differences.items())
+        text = " and ".join(f"{difference:.2g} in {name}" for name, difference in differences.items())
         raise ExportError(
-            f"the graph differs from the model by {found}, on images of {size[0]}x{size[1]}, more than "
+            f"the graph differs from the model by {text}, on images of {size[0]}x{size[1]}, more than "
             f"{MAX_DIFFERENCE:g}, so nothing was written; report it with the model."
         )
     return next(iter(differences.values()))

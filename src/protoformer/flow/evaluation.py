@@ -98,8 +98,8 @@ def predictor_method(
         working = working_size(size, model.network.config, model.device, zoom, tile)
         images = [resize(image[None], working)[0] for image in (first, second)]
 
-        def predict_tile(window: Tile) -> Tensor:
-            return model.flow(*(image[:, *window] for image in images), num_updates=num_updates, zoom=1).flow
+        def predict_tile(region: Tile) -> Tensor:
+            return model.flow(*(image[:, *region] for image in images), num_updates=num_updates, zoom=1).flow
 
         return resize_flow(predict_tiled(working, tile, predict_tile)[None], size)[0]
 

@@ -32,17 +32,17 @@ Tile = tuple[slice, slice]
 """Rows and columns of a tile."""
 
 
-def tile_starts(length: int, window: int, overlap: int = MIN_OVERLAP) -> list[int]:
-    """Return the start positions of tiles of `window` pixels along a side of `length` pixels.
+def tile_starts(length: int, tile: int, overlap: int = MIN_OVERLAP) -> list[int]:
+    """Return the start positions of tiles of `tile` pixels along a side of `length` pixels.
 
     Neighbors overlap by at least `overlap` pixels, and the last tile ends at the border.
     """
-    if window >= length:
+    if tile >= length:
         return [0]
-    if window <= overlap:
-        raise InputError(f"a tile of {window} pixels cannot overlap the next by {overlap}; choose larger ones.")
-    starts = list(range(0, length - window, window - overlap))
-    return [*starts, length - window]
+    if tile <= overlap:
+        raise InputError(f"a tile of {tile} pixels cannot overlap the next by {overlap}; choose larger ones.")
+    starts = list(range(0, length - tile, tile - overlap))
+    return [*starts, length - tile]
 
 
 def make_tiles(size: tuple[int, int], tile: tuple[int, int], overlap: int = MIN_OVERLAP) -> list[Tile]:

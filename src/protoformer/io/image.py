@@ -71,7 +71,7 @@ def check_declared_size(image: Image.Image, data: bytes, path: PathLike) -> None
     min_suspect = _SMALL_PIXELS if max_per_byte is not None or image.has_transparency_data else _SMALL_PIXELS_UNBOUNDED
     if pixels > max(min_suspect, (max_per_byte or _PIXELS_PER_BYTE_UNBOUNDED) * len(data)):
         raise InputError(
-            f"{path} declares {image.width}x{image.height} pixels, more than its {len(data)} bytes can be trusted to "
+            f"{path} declares {image.width}x{image.height} pixels, more than its {len(data)} bytes plausibly "
             "hold; make or download it again, or save it as png."
         )
 

@@ -35,7 +35,7 @@ MIN_RATIO, TOP_RATIO, TOP_QUANTILE = 2.0, 0.25, 0.98
 SLOPE, MIN_EVIDENCE, MAX_EVIDENCE = 2.5, -4.0, 4.0
 """Change of the log-odds per unit of the logarithm of the residual, and bounds of the log-odds."""
 SUPPORT_LEVELS, SUPPORT_SIDE = 6.0, 5
-"""Difference of color errors, of 255 levels, at which independent motion is certain, and side of the window, pixels,
+"""Difference of color errors, of 255 levels, at which independent motion is certain, and side of the square, pixels,
 over which errors are averaged."""
 PERSISTENCE, ACCUMULATED = 0.85, 0.75
 """Weight of the log-odds of the previous frame, and of the accumulated log-odds."""
@@ -113,7 +113,7 @@ CAMERA_STRIDE = 3
 CAMERA_ITERATIONS, CAMERA_HYPOTHESES = 10, 24
 BORDER_DEPTH, INNER_WEIGHT = 0.15, 0.15
 """Pixels near the border show the camera's motion: their weight is 1 + INNER_WEIGHT and falls off to INNER_WEIGHT."""
-STIFFNESS = (1e-6, 1e-4, 1e-4, 1e-3, 1e-3, 1e-3)
+CAMERA_RIDGE = (1e-6, 1e-4, 1e-4, 1e-3, 1e-3, 1e-3)
 """Ridge penalty of the terms 1, x, y, x^2, xy, y^2, relative to the total weight."""
 MIN_SCALE = 0.08
 """Smallest scale of residuals, pixels."""
@@ -151,7 +151,7 @@ class CameraModel:
         prior = (weights * self.border)[step, step].reshape(-1).astype(np.float64) + 1e-9
         coefficients, scale = self._initial(terms, vectors, prior)
         scale = max(0.3, 2 * scale)
-        penalty = np.diag(STIFFNESS) * prior.sum()
+        penalty = np.diag(CAMERA_RIDGE) * prior.sum()
         residuals = np.linalg.norm(vectors - terms @ coefficients, axis=1)
         for _ in range(CAMERA_ITERATIONS):
             weight = prior * np.square(scale**2 / (scale**2 + residuals**2))

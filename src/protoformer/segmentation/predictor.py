@@ -49,7 +49,7 @@ def working_size(size: tuple[int, int]) -> tuple[int, int]:
 
 
 class SegmentationPredictor(NetworkPredictor, SummaryRepr):
-    """Finds what moves on its own in videos. It has no weights besides those of the flow network."""
+    """Segments what moves on its own in videos. It has no weights besides those of the flow network."""
 
     def segment(
         self,

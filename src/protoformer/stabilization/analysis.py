@@ -144,7 +144,7 @@ class MotionAnalyzer:
     Attributes:
         size: (height, width) of the frames, pixels.
         fields: Local warps of all frames so far.
-        live: Whether frames are decided with a delay.
+        live: Whether frames are corrected with a delay.
         warps: Whether the stabilization network runs; its window must not exceed the delay.
         working: (height, width) at which frames are analyzed, pixels.
     """
@@ -166,7 +166,7 @@ class MotionAnalyzer:
             device: Device of both networks.
             size: (height, width) of the frames, pixels.
             half: Whether to compute products in bfloat16.
-            delay: Number of later frames that are known when a frame is decided; None if all are.
+            delay: Number of later frames that are read before a frame is corrected; None if all are.
         """
         self.size = size
         self.fields = FieldFile()
@@ -457,7 +457,7 @@ def _add_bridged(
 ) -> FramePair | None:
     """Add bridged frames, each with an equal part of the motion across all of them, and return the last part.
 
-    In live mode they have no motion and the last part is all of it, since the motion is unknown when they are decided.
+    In live mode they have no motion and the last part is all of it: the motion is unknown when they are corrected.
     """
     part = _no_motion(analyzer) if pair is None else pair
     if analyzer.live:

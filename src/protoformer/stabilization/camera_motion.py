@@ -93,7 +93,7 @@ MAX_ERROR = 5.0
 MIN_MATCHES = 12
 """Smallest number of matches, and of inliers, of a homography."""
 NO_HOMOGRAPHY: Matrix = np.full((3, 3), np.nan)
-"""Returned if no homography is found."""
+"""Returned if no homography can be estimated."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +111,13 @@ class Features:
     center: tuple[float, float]
 
 
-class FeatureFinder:
+class FeatureDetector:
     """Detects SIFT features."""
 
     def __init__(self) -> None:
         self._sift = cast(Any, cv2).SIFT_create(nfeatures=MAX_FEATURES)  # missing in the type stubs
 
-    def find(self, image: ImageArray) -> Features:
+    def detect(self, image: ImageArray) -> Features:
         """Detect the features of an image, uint8 H x W x 3."""
         gray = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
         center = ((image.shape[1] - 1) / 2, (image.shape[0] - 1) / 2)

@@ -19,7 +19,7 @@ from protoformer.datasets.registry import PUBLISHED_STABILITY, PublishedStabiliz
 from protoformer.datasets.video import DeepStab
 from protoformer.errors import InputError
 from protoformer.io.files import csv_text
-from protoformer.stabilization.camera_motion import FeatureFinder
+from protoformer.stabilization.camera_motion import FeatureDetector
 from protoformer.stabilization.metrics import (
     Point,
     StabilityMeter,
@@ -108,14 +108,14 @@ def evaluate_stability(
     Returns:
         Scores of all methods.
     """
-    rows, count, finder = [], 0, FeatureFinder()
+    rows, count, detector = [], 0, FeatureDetector()
     for name, path in clips.items():
         video = open_video(path)
         for label, method in methods.items():
             meter = StabilityMeter()
             for before, after in method(video, frames):
-                features = finder.find(before)
-                meter.add(features, features if after is before else finder.find(after))
+                features = detector.detect(before)
+                meter.add(features, features if after is before else detector.detect(after))
                 count += 1
                 progress(count)
             rows.append(ClipScore(name, label, meter.scores()))
@@ -201,7 +201,7 @@ RULES = (
     "velocity, pixels per frame, lower is better"
 )
 DETAIL_RULES = (
-    "stability of translation and of rotation, and the smaller of both; skipped: homographies that were not found"
+    "stability of translation and of rotation, and the smaller of both; skipped: homographies without an estimate"
 )
 
 

@@ -4,8 +4,8 @@ The three scores are those of Liu et al. (Bundled Camera Paths, 2013) as compute
 its errors: it reads the rotation from two scales, inverts all earlier croppings again at each frame, compares complex
 eigenvalues by their real parts, and replaces a missing homography by the previous one.
 
-A homography is 3 x 3, for points (x, y, 1) in pixels, and is first divided by its last entry. One that was not found is
-NaN; one whose affine part has no positive determinant is not valid. Both are skipped and counted.
+A homography is 3 x 3, for points (x, y, 1) in pixels, and is first divided by its last entry. One that could not be
+estimated is NaN; one whose affine part has no positive determinant is not valid. Both are skipped and counted.
 """
 
 import math
@@ -84,7 +84,7 @@ def stability_scores(input_to_output: Tensor, output_motions: Tensor, center: Po
     """Score one video of T frames.
 
     `input_to_output`, T x 3 x 3, are the homographies from each input frame to its output frame, pixels, NaN if not
-    found; `output_motions`, T - 1 x 3 x 3, those from each output frame to the next. `center` is the (x, y) of the
+    estimated; `output_motions`, T - 1 x 3 x 3, those from each output frame to the next. `center` is the (x, y) of the
     center of an output frame, for the acceleration only; by default the origin, which rotations move.
     """
     row, counts = video_scores(input_to_output, output_motions, center)

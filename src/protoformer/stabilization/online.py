@@ -1,4 +1,4 @@
-"""Stabilization of live sources: each frame is read once, and decided when a few later ones are known."""
+"""Stabilization of live sources: each frame is read once, and corrected when a few later ones have been read."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -32,7 +32,7 @@ class OnlineOptions:
         strength: Strength in [0, 1].
         crop: Fraction of the sides within which corrections are planned.
         border: Whether the crop is not enlarged, so that pixels outside the input are black.
-        delay: Number of later frames that are known when a frame is decided.
+        delay: Number of later frames that are read before a frame is corrected.
     """
 
     strength: float
@@ -42,7 +42,7 @@ class OnlineOptions:
 
 
 class _OnlineShot:
-    """Decides the frames of one shot, in constant memory."""
+    """Corrects the frames of one shot as they are read, in constant memory."""
 
     def __init__(self, analyzer: MotionAnalyzer, options: OnlineOptions) -> None:
         self._analyzer, self._options = analyzer, options
@@ -56,7 +56,7 @@ class _OnlineShot:
     def add(
         self, frame: VideoFrame, features: Tensor, motion: Motion, flows: Tensor | None
     ) -> Iterator[StabilizedFrame]:
-        """Add a frame, its features and the motion to it, ignored for the first; yield the frame decided now."""
+        """Add a frame, its features and the motion to it (ignored for the first); yield the frame corrected now."""
         self._pending.append((frame, features))
         self._num_added += 1
         if self._num_added == 1:

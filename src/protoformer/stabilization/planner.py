@@ -235,7 +235,7 @@ class OnlinePlanner:
     """Plans corrections with a fixed delay: takes the motion to each next frame, returns one correction at a time."""
 
     def __init__(self, frame: Frame, delay: int) -> None:
-        """Start a shot in which each frame is decided with a number of later frames known."""
+        """Start a shot in which each correction is decided from `delay` later frames."""
         self._frame, self._delay = frame, delay
         self._motions: list[Motion] = []
         """Motions from the earliest kept frame on."""
@@ -273,7 +273,7 @@ class OnlinePlanner:
 
 
 def plan_online(motions: Sequence[Motion], frame: Frame, delay: int) -> Corrections:
-    """Plan the corrections of the n frames between n - 1 motions causally: each frame knows `delay` later ones."""
+    """Plan the corrections of n frames from n - 1 motions with a fixed delay: each uses `delay` later frames."""
     planner = OnlinePlanner(frame, delay)
     decided = [each for motion in motions if (each := planner.add(motion)) is not None]
     decided += planner.rest()

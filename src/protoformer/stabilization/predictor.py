@@ -50,7 +50,7 @@ MIN_CROP, MAX_CROP = 0.5, 0.999
 """Bounds of a user-defined crop; closer to 1 the room would be of the order of rounding errors."""
 MAX_DELAY = 600
 DEFAULT_DELAY = 5
-"""Number of later frames that are known when a frame of a live source is decided."""
+"""Number of later frames that are read before a frame of a live source is corrected."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class StabilizeOptions:
         strength: Strength in [0, 1].
         crop: "auto", "none", or the fraction of the sides that is shown.
         tripod: Whether to approximate a static camera.
-        delay: Number of later frames that are known when a frame is decided; None if all are.
+        delay: Number of later frames that are read before a frame is corrected; None if all are.
     """
 
     strength: float = 1.0
@@ -142,7 +142,7 @@ class StabilizationPredictor(NetworkPredictor, SummaryRepr):
                 leaves missing pixels black. A number is the fraction of the sides. A frame that needs more room
                 temporarily shows up to 5 % less.
             tripod: Whether to approximate a static camera, as far as the crop allows.
-            delay: Number of later frames that are known when a frame is decided, for live use; None uses the whole
+            delay: Number of later frames that are read before a frame is corrected, for live use; None uses the whole
                 clip. Local warps are left out if the window of the network extends further: a `grid` network uses no
                 later frames, a `field` network as many as its window has.
             start: Start of the span, seconds.
@@ -206,7 +206,7 @@ class StabilizationPredictor(NetworkPredictor, SummaryRepr):
             source: As for `stabilize`, or a live source; see `open_video`.
             strength: As for `stabilize`.
             crop: As for `stabilize`; "auto" shows 96 % of the sides.
-            delay: Number of later frames that are known when a frame is decided; more are steadier.
+            delay: Number of later frames that are read before a frame is corrected; more are steadier.
             start: As for `stabilize`.
             end: As for `stabilize`.
             fps: As for `stabilize`.

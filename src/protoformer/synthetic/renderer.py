@@ -35,7 +35,7 @@ SUBPIXEL_STEP = (0.754878, 0.569840)
 
 @dataclass(frozen=True)
 class View:
-    """What the camera sees at one moment, sampled at pixel centers.
+    """Hits of the camera's rays at one moment, one ray through each pixel center.
 
     Attributes:
         frame: The moment.

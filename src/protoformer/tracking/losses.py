@@ -44,7 +44,7 @@ def track_loss(
 ) -> TrackLoss:
     """Compute 5 L1 + 2 (1 - GIoU), averaged over stages and located targets, plus the cross-entropy of the score.
 
-    The score is trained to say that the target is present and that the last box lies on it.
+    The target of the score is 1 where the target is present and the last box lies on it.
 
     Args:
         prediction: Output of the network for N pairs.

@@ -1,1 +1,1 @@
-"""The trainer, checkpoints, recipes and data loading; knows no task."""
+"""The trainer, checkpoints, recipes and data loading, independent of the tasks."""

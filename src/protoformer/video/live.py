@@ -53,7 +53,7 @@ _STREAM_OPTIONS = {
 }
 """Options of ffmpeg: how much it may read before it delivers, in bytes and microseconds, and against lost packets."""
 _POLL = 0.1
-"""Seconds after which a waiting thread looks for a request to stop."""
+"""Seconds after which a waiting thread checks for a request to stop."""
 _FPS_RANGE = (1, 240)
 """Plausible frames per second; a stream that declares others has `DEFAULT_FPS`."""
 
@@ -213,7 +213,7 @@ class LiveVideo(Video):
         return not self._stopped
 
     def _set_info(self, **fields: Any) -> None:
-        """Store what the first frame tells about the source."""
+        """Set the properties of the source that its first frame determines."""
         finite = fields["duration"] is not None
         self.drop = not finite if self._requested_drop is None else self._requested_drop
         check_pixel_count(fields["size"][1], fields["size"][0], self._label, self.max_pixels)

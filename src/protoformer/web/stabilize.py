@@ -101,7 +101,7 @@ def build_stabilize_tab(site: Site) -> list[Example]:
                 tripod = gr.Checkbox(label="Static camera (tripod)", elem_id="stabilize-tripod")
             buttons = gr.Column(elem_classes="pf-buttons")
         with result_column():
-            empty = "The steady clip appears here, beside the input."
+            empty = "The stabilized clip appears here, beside the input."
             panel = ResultPanel(site, "stabilize", {".mp4": "Download .mp4"}, empty, video_label="Before | after")
     with buttons:
         panel.connect_clip(clip)

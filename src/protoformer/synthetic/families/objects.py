@@ -32,7 +32,7 @@ MAX_STEP, MAX_PAN = 0.4, 0.06
 
 In a small image faster objects would have left the view in the next frame, which gives no training signal.
 """
-THINGS = {"blob": 6, "cutout": 5, "rectangle": 3, "box": 3, "ball": 3}
+OBJECTS = {"blob": 6, "cutout": 5, "rectangle": 3, "box": 3, "ball": 3}
 """Number of objects of each kind."""
 CHAIRS = 3
 """Number of chairs."""
@@ -46,10 +46,10 @@ def build_objects(draws: SceneRandom, size: tuple[int, int], bank: TextureBank, 
     assembly = Assembly(draws, bank.surfaces, bank.cutouts)
     _add_background(assembly)
     max_speed = min(MAX_SPEED, MAX_STEP * max(size))
-    max_objects = sum(THINGS.values()) + CHAIRS
+    max_objects = sum(OBJECTS.values()) + CHAIRS
     alive = draws.permutation("rank", max_objects) < draws.integer("present", 12, 1 + max_objects)[:, None]
     first = 0
-    for kind, count in THINGS.items():
+    for kind, count in OBJECTS.items():
         name = f"flying.{kind}"
         start, pixel_size = _sample_start(draws, name, size, focal, count)
         radius = draws.log_uniform(f"{name}.radius", 0.05, 0.45, (count, 1)) * min(size) * pixel_size[..., None]

@@ -53,7 +53,7 @@ FLOOR = Material(repeat=(0.4, 3.0), contrast=(0.2, 1.1), tone=(0.15, 0.65), plai
 RUG = Material(repeat=(0.3, 2.0), contrast=(0.5, 1.1), plain=0.2)
 PICTURE = Material(repeat=(0.4, 1.6), contrast=(0.8, 1.4), plain=0.15)
 PANE = Material(repeat=(0.8, 3.0), contrast=(0.2, 0.8), tone=(0.7, 1.1), tint=0.05, gloss=0.0)
-THINGS = Material(repeat=(0.15, 1.2), contrast=(0.6, 1.4), plain=0.3)
+SMALL_OBJECTS = Material(repeat=(0.15, 1.2), contrast=(0.6, 1.4), plain=0.3)
 PIECES = ("bed", "counter", "desk", "shelf", "sofa", "table", "chair", "lamp", "cabinet")
 KINDS = {
     "bedroom": (0.95, 0.0, 0.4, 0.5, 0.2, 0.2, 0.3, 0.6, 0.8),
@@ -216,7 +216,7 @@ def add_furniture(assembly: Assembly, half: Tensor) -> tuple[Tensor, Tensor]:
     plant_half_height = draws.uniform("plant.tall", 0.3, 0.7, (1,))
     position = vectors(wall[..., 0], half[..., 1] - plant_half_height, wall[..., 1])
     size, has_plant = vectors(0.8 * plant_half_height, plant_half_height, 1.0), draws.bernoulli("plant.is", 0.5, (1,))
-    assembly.add("cutout", "plant", position, size, material=THINGS, base=yaw_rotation(heading), alive=has_plant)
+    assembly.add("cutout", "plant", position, size, material=SMALL_OBJECTS, base=yaw_rotation(heading), alive=has_plant)
     return view_targets, target_exists
 
 
@@ -248,7 +248,7 @@ def _add_small_objects(assembly: Assembly, half: Tensor, tops: Tensor, alive: Te
         present = alive & draws.bernoulli(f"{kind}.is", 0.7, (count,))
         base = yaw_rotation(draws.uniform(f"{kind}.heading", 0.0, 3.14, (count,)))
         assembly.add(
-            kind, f"small {kind}", floor_position, size, material=THINGS, base=base, offset=offset, alive=present
+            kind, f"small {kind}", floor_position, size, material=SMALL_OBJECTS, base=base, offset=offset, alive=present
         )
 
 
@@ -267,7 +267,14 @@ def _add_moving_objects(assembly: Assembly, half: Tensor) -> None:
     alive = draws.bernoulli("toy.is", 0.35, (count,))
     instance = torch.arange(3, 3 + count)
     assembly.add(
-        "ball", "toy", MotionPath.of(position, speed), size, material=THINGS, spin=spin, instance=instance, alive=alive
+        "ball",
+        "toy",
+        MotionPath.of(position, speed),
+        size,
+        material=SMALL_OBJECTS,
+        spin=spin,
+        instance=instance,
+        alive=alive,
     )
 
 

@@ -246,7 +246,7 @@ def _nearest(
 
 @triton.jit
 def _blocked(
-    table, alive, outline, texture, silhouettes, sun, points, owners, hidden,
+    table, alive, outline, texture, silhouettes, sun, points, owners, out,
     rays, apart, primitives, step, side, surfaces,
     e0, e1, e2, e3, e4, e5,
     SIZE: tl.constexpr,
@@ -263,7 +263,7 @@ def _blocked(
         table, alive, outline, texture, silhouettes, table, sx, sy, sz, x, y, z, owner, 0.0, 0.0, 0.0, 0.0, scene,
         primitives, step, side, surfaces, e0, e1, e2, e3, e4, e5, False,
     )  # fmt: skip
-    tl.store(hidden + offset, shadowed, inside)
+    tl.store(out + offset, shadowed, inside)
 
 
 def ends_of(counts: tuple[int, ...]) -> list[int]:
@@ -295,13 +295,13 @@ def blocked(
     points, own = points.contiguous(), own.contiguous()
     batch, rays = own.shape
     primitives = alive.shape[1]
-    hidden = torch.empty_like(own, dtype=torch.bool)
+    out = torch.empty_like(own, dtype=torch.bool)
     _blocked[(triton.cdiv(rays, BLOCK), batch)](
         table, alive.view(torch.uint8), outline, texture, silhouettes, sun.contiguous(), points, own,
-        hidden.view(torch.uint8),
+        out.view(torch.uint8),
         rays, batch * rays, primitives, batch * primitives, side, surfaces, *ends_of(counts)[:6], SIZE=BLOCK,
     )  # fmt: skip
-    return hidden
+    return out
 
 
 MIN_FACING = tl.constexpr(scene.MIN_FACING)
