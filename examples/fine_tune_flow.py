@@ -10,7 +10,6 @@ import torch
 import protoformer as pf
 from protoformer.datasets.registry import open_dataset
 from protoformer.flow.losses import flow_loss
-from protoformer.models.pretrained import save_weights
 from protoformer.models.runtime import normalize_images
 
 parser = argparse.ArgumentParser(description=__doc__)
@@ -27,4 +26,4 @@ for step in range(args.steps):
     network.zero_grad(), loss.total.backward()
     optimizer.step()
     print(f"step {step}: end-point error {loss.epe:.2f} px")
-save_weights(network, args.output, trained=True)
+network.save_weights(args.output, trained=True)

@@ -13,7 +13,7 @@ from safetensors.torch import save
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.loading import TASKS
-from protoformer.models.pretrained import KEY, load_weights, packaged_weights, save_weights
+from protoformer.models.pretrained import KEY, packaged_weights
 from protoformer.models.protoformer import build_network
 from protoformer.synthetic.samples import FlowSample
 
@@ -30,7 +30,7 @@ def rewritten(path: Path, about: object) -> None:
 
 @pytest.fixture
 def weights(tmp_path: Path, tiny: pf.FlowPredictor) -> Path:
-    save_weights(tiny.network, tmp_path / "tiny.safetensors", trained=True)
+    tiny.network.save_weights(tmp_path / "tiny.safetensors", trained=True)
     return tmp_path / "tiny.safetensors"
 
 
@@ -109,7 +109,7 @@ def test_a_device_may_be_an_object() -> None:
 
 class TestWeights:
     def test_what_is_written_is_read_back(self, weights: Path, tiny: pf.FlowPredictor) -> None:
-        stored = load_weights(weights)
+        stored = pf.ProtoFormer.load_weights(weights)
         assert stored.tasks == ("flow",)
         assert stored.config == tiny.network.config
         again = stored.state_dict()
@@ -129,8 +129,8 @@ class TestWeights:
         config = pf.preset(
             "tiny", encoder={"num_prototypes": 9, "depths": (2, 1), "update": "cosine"}, flow={"decoder": "memory"}
         )
-        save_weights(build_network(config, "flow"), tmp_path / "w.safetensors", trained=True)
-        stored = load_weights(tmp_path / "w.safetensors")
+        build_network(config, "flow").save_weights(tmp_path / "w.safetensors", trained=True)
+        stored = pf.ProtoFormer.load_weights(tmp_path / "w.safetensors")
         assert stored.config == config
 
     def test_stored_weights_have_a_fixed_configuration(self, weights: Path) -> None:
@@ -246,7 +246,7 @@ class TestWeights:
             pf.load(str(weights))
 
     def test_weights_of_another_task_are_refused(self, tmp_path: Path, tiny: pf.FlowPredictor) -> None:
-        save_weights(tiny.network, tmp_path / "w.safetensors", trained=True)
+        tiny.network.save_weights(tmp_path / "w.safetensors", trained=True)
         config = tiny.network.config.as_dict()
         rewritten(tmp_path / "w.safetensors", {"tasks": ["juggling"], "trained": True, "config": config})
         with pytest.raises(InputError, match="holds weights for juggling"):

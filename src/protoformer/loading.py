@@ -19,11 +19,11 @@ from protoformer.flow.predictor import FlowPredictor
 from protoformer.flow.video import FlowVideo
 from protoformer.io.files import short_repr
 from protoformer.io.image_input import ImageLike
-from protoformer.models.config import PRESETS, REGRESSORS, preset
+from protoformer.models.config import PRESETS, REGRESSORS, TASKS, preset
 from protoformer.models.encoder import Encoder
-from protoformer.models.pretrained import load_weights, packaged_weights
+from protoformer.models.pretrained import packaged_weights
 from protoformer.models.profiling import count_operations, count_parameters, count_parts
-from protoformer.models.protoformer import TASKS, ProtoFormer, build_network
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import Precision, ProgressCallback, checked_device, meta_init, use_half_precision
 from protoformer.segmentation.predictor import SegmentationPredictor
 from protoformer.stabilization.online import StabilizedVideo
@@ -328,7 +328,7 @@ def load(
     if path is not None:
         if sections:
             raise InputError(f"{name} has a fixed configuration; change {', '.join(sections)} on a preset instead.")
-        network = load_weights(path)
+        network = ProtoFormer.load_weights(path)
         if task is not None and task not in network.tasks:
             raise InputError(f"{name} is a model for {', '.join(network.tasks)}, not for {task}; give one for {task}.")
         if not network.trained:

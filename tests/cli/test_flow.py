@@ -11,7 +11,6 @@ import protoformer as pf
 from protoformer.io.formats import read_flo, read_kitti_flow
 from protoformer.io.image import read_image
 from protoformer.io.png import encode_png
-from protoformer.models.pretrained import save_weights
 from protoformer.viz.colormaps import flow_to_color
 
 pytestmark = pytest.mark.filterwarnings("always::protoformer.UntrainedWarning")
@@ -74,7 +73,7 @@ def test_random_weights_are_noted_once_on_standard_error(folder: Path, protoform
 
 def test_stored_weights_are_taken_by_their_path_and_need_no_note(folder: Path, protoformer) -> None:
     with pytest.warns(pf.UntrainedWarning):
-        save_weights(pf.load("tiny").network, "w.safetensors", trained=True)
+        pf.load("tiny").network.save_weights("w.safetensors", trained=True)
     outcome = protoformer("flow", "a.png", "b.png", "--model", "w.safetensors", "--json")
     assert outcome.code == 0 and outcome.notes == []
     assert json.loads(outcome.out)["trained"] is True

@@ -26,8 +26,7 @@ from protoformer.errors import InputError
 from protoformer.io.formats import write_flo, write_mm_depth
 from protoformer.io.image import write_image
 from protoformer.models.config import preset
-from protoformer.models.pretrained import load_weights, save_weights
-from protoformer.models.protoformer import build_network
+from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.training import checkpoint as checkpoints
 from protoformer.training.checkpoint import MANIFEST
 from protoformer.training.recipe import packaged_recipes, read_recipe
@@ -195,7 +194,7 @@ def _weights() -> list[bytes]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             network = build_network(preset("tiny"), task)
-        return lambda path: save_weights(network, path, trained=True, half=True)
+        return lambda path: network.save_weights(path, trained=True, half=True)
 
     return written(".safetensors", save("flow"), save("stabilize"))
 
@@ -247,6 +246,6 @@ TEXTS: tuple[Kind, ...] = (
         _read_checkpoint,
         (*TEXT, json_values, _signed_values, _signed_values),
     ),
-    Kind("weights", ".safetensors", _weights, load_weights, (safetensors_header,) * 5, share=2),
+    Kind("weights", ".safetensors", _weights, ProtoFormer.load_weights, (safetensors_header,) * 5, share=2),
 )
 """Text, JSON, YAML and safetensors."""

@@ -20,16 +20,17 @@ from safetensors.torch import save
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.models import pretrained as weights_module
-from protoformer.models.config import PRESETS, ModelConfig
+from protoformer.models.config import PRESETS, TASKS, ModelConfig
 from protoformer.models.pretrained import (
     DIGESTS,
     KEY,
     MAX_HEADER_BYTES,
-    load_weights,
+    MAX_PARAMETERS,
     packaged_digests,
     packaged_weights,
+    parameter_count,
 )
-from protoformer.models.protoformer import MAX_PARAMETERS, TASKS, build_network, parameter_count
+from protoformer.models.protoformer import ProtoFormer, build_network
 
 PACKAGED = Path(pf.__file__).parent / "weights"
 SECONDS = 5.0
@@ -61,7 +62,7 @@ def refused(path: Path, data: bytes) -> str:
     path.write_bytes(data)
     began = time.perf_counter()
     with pytest.raises(InputError) as caught:
-        load_weights(path)
+        ProtoFormer.load_weights(path)
     assert time.perf_counter() - began < SECONDS
     message = str(caught.value)
     assert len(message) < 800 and message.count(". ") == 0
@@ -128,7 +129,11 @@ def test_bounds_are_generous_and_cover_every_number() -> None:
             value = getattr(getattr(config, section), field)
             if name not in ("depth.min_depth", "depth.max_depth"):
                 assert 8 * max(value if isinstance(value, tuple) else (value,)) <= largest, name
-    assert all(10 * parameter_count(config, task) < MAX_PARAMETERS for task in TASKS for config in PRESETS.values())
+    assert all(
+        10 * parameter_count(ProtoFormer, config, (task,)) < MAX_PARAMETERS
+        for task in TASKS
+        for config in PRESETS.values()
+    )
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -260,7 +265,7 @@ def test_other_tensors_than_the_network_has_are_refused_unread(good: Path) -> No
         pytest.skip(f"the disk has no files of {size * len(huge)} bytes with holes ({error})")
     began = time.perf_counter()
     with pytest.raises(InputError, match="does not fit the network it describes"):
-        load_weights(good)
+        ProtoFormer.load_weights(good)
     assert time.perf_counter() - began < SECONDS
 
 
@@ -268,7 +273,7 @@ def test_other_tensors_than_the_network_has_are_refused_unread(good: Path) -> No
 def test_a_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "w.safetensors")
     with pytest.raises(InputError, match="is not a regular file"):
-        load_weights(tmp_path / "w.safetensors")
+        ProtoFormer.load_weights(tmp_path / "w.safetensors")
 
 
 class TestDigests:
@@ -283,20 +288,20 @@ class TestDigests:
         monkeypatch.setattr(weights_module, "_package_folder", lambda: tmp_path)
         path = packaged_weights("stabilize-grid")
         assert path == tmp_path / "stabilize-grid.safetensors"
-        assert load_weights(path).trained
+        assert ProtoFormer.load_weights(path).trained
         for name in ("flow.safetensors", "stabilize-grid.safetensors"):  # the lender's are checked as its own are
             data = bytearray((PACKAGED / name).read_bytes())
             data[-1] ^= 1
             (tmp_path / name).write_bytes(bytes(data))
             with pytest.raises(InputError, match=rf"{name} is not the file that this package was released with"):
-                load_weights(path)
+                ProtoFormer.load_weights(path)
             (tmp_path / name).write_bytes((PACKAGED / name).read_bytes())
         (tmp_path / DIGESTS).write_text("")
         with pytest.raises(InputError, match="is not the file that this package was released with"):
-            load_weights(path)
+            ProtoFormer.load_weights(path)
         (tmp_path / DIGESTS).unlink()
         with pytest.raises(InputError, match="cannot be read; install the package again"):
-            load_weights(path)
+            ProtoFormer.load_weights(path)
 
     def test_weights_elsewhere_need_none(self, good: Path) -> None:
-        assert load_weights(good).tasks == ("flow",)
+        assert ProtoFormer.load_weights(good).tasks == ("flow",)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from protoformer.models.config import PRESETS
-from protoformer.models.protoformer import TASKS, build_network
+from protoformer.models.config import PRESETS, TASKS
+from protoformer.models.protoformer import build_network
 from protoformer.models.runtime import meta_init
 
 

@@ -9,9 +9,9 @@ import torch
 import protoformer as pf
 from protoformer.errors import InputError
 from protoformer.geometry.motion_fields import Trajectories
-from protoformer.models.config import preset
-from protoformer.models.pretrained import load_weights, merge_networks, packaged_weights
-from protoformer.models.protoformer import TASKS, WEIGHTS_NAME, ProtoFormer, build_network
+from protoformer.models.config import TASKS, preset
+from protoformer.models.pretrained import WEIGHTS_NAME, merge_networks, packaged_weights
+from protoformer.models.protoformer import ProtoFormer, build_network
 
 CONFIG = preset(
     "tiny",
@@ -89,11 +89,11 @@ def test_separate_encoders_are_saved_and_used(tmp_path: Path) -> None:
     torch.manual_seed(0)
     single = {task: build_network(CONFIG, task).eval() for task in ("flow", "depth", "stabilize")}
     single["stabilize"].encoder.load_state_dict(single["flow"].encoder.state_dict())
-    merged = merge_networks(single).eval()
+    merged = merge_networks(single, ProtoFormer).eval()
     assert list(merged.task_encoders) == ["depth"]
     assert merged.encoder_of("flow") is merged.encoder_of("stabilize") is merged.encoder
     merged.save_pretrained(tmp_path)
-    loaded = load_weights(tmp_path / WEIGHTS_NAME).eval()
+    loaded = ProtoFormer.load_weights(tmp_path / WEIGHTS_NAME).eval()
     image = images(1)[0]
     with torch.no_grad():
         for each in (merged, loaded):
@@ -104,7 +104,7 @@ def test_separate_encoders_are_saved_and_used(tmp_path: Path) -> None:
 def test_encoders_of_different_configurations_cannot_be_merged() -> None:
     networks = {"flow": build_network(CONFIG, "flow"), "depth": build_network(preset("fast"), "depth")}
     with pytest.raises(InputError, match="different configurations cannot be merged"):
-        merge_networks(networks)
+        merge_networks(networks, ProtoFormer)
 
 
 def test_a_file_of_several_tasks_loads_as_one_predictor(network: ProtoFormer, tmp_path: Path) -> None:

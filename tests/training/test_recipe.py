@@ -8,8 +8,7 @@ from protoformer.datasets.augmentation.depth import DEPTH_AUGMENTATIONS
 from protoformer.datasets.augmentation.flow import AUGMENTATIONS
 from protoformer.datasets.augmentation.photometric import Light
 from protoformer.errors import InputError
-from protoformer.models.config import PRESETS
-from protoformer.models.protoformer import TASKS
+from protoformer.models.config import PRESETS, TASKS
 from protoformer.training.recipe import Recipe, packaged_recipes, read_recipe
 
 PUBLISHED = {

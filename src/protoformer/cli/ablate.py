@@ -37,7 +37,6 @@ from protoformer.cli.train import TrainingBar, dataset_validator
 from protoformer.errors import InputError
 from protoformer.io.files import json_value, make_folder, write_atomically
 from protoformer.io.image import write_image
-from protoformer.models.pretrained import save_weights
 from protoformer.models.profiling import measure_forward_ms
 from protoformer.models.protoformer import ProtoFormer
 from protoformer.training.run_folder import Observer, RunFolder
@@ -162,7 +161,7 @@ def _make_runner(
         )
 
     def write_weights(network: nn.Module, path: Path) -> None:
-        save_weights(cast(ProtoFormer, network), path, trained=True)
+        cast(ProtoFormer, network).save_weights(path, trained=True)
 
     return AblationRunner(
         plan,

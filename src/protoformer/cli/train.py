@@ -25,8 +25,9 @@ from protoformer.depth.predictor import DepthPredictor
 from protoformer.errors import InputError
 from protoformer.flow.predictor import FlowPredictor
 from protoformer.io.image import write_image
-from protoformer.models.pretrained import load_weights, packaged_weights, save_weights
-from protoformer.models.protoformer import TASKS, ProtoFormer
+from protoformer.models.config import TASKS
+from protoformer.models.pretrained import packaged_weights
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.stabilization.drawing import draw_window
 from protoformer.tasks import task_of
 from protoformer.tracking.drawing import draw_pair
@@ -290,7 +291,7 @@ def train(
         observers=(bar, images, TensorBoardLogger(folder.board, bar.on_message)),
         validators=validators,
         draw=tools.draw,
-        write_weights=lambda network, path: save_weights(cast(ProtoFormer, network), path, trained=True),
+        write_weights=lambda network, path: cast(ProtoFormer, network).save_weights(path, trained=True),
         slim=slim,
         fresh=fresh,
         began=start_time,
@@ -350,7 +351,7 @@ def _start(recipe: Recipe, folder: RunFolder, fresh: bool) -> ProtoFormer | None
     path = packaged_weights(name) if name in TASKS else Path(name)
     if path is None:
         raise InputError(f"the package has no weights for {name}; give model.init_weights a .safetensors file.")
-    return load_weights(path)
+    return ProtoFormer.load_weights(path)
 
 
 def _process_start() -> float:

@@ -27,9 +27,9 @@ from protoformer.export.graphs import Graph, Tensors, default_size, make_graphs
 from protoformer.flow.engine import check_num_updates
 from protoformer.io.files import MAX_PIXELS, check_output, write_atomically
 from protoformer.loading import PREDICTORS, Predictor, load
-from protoformer.models.config import PRESETS
+from protoformer.models.config import PRESETS, TASKS
 from protoformer.models.heads.flow import MIN_SIDE
-from protoformer.models.protoformer import TASKS, ProtoFormer
+from protoformer.models.protoformer import ProtoFormer
 from protoformer.models.runtime import ProgressCallback
 
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}

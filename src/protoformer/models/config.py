@@ -9,9 +9,16 @@ from protoformer.errors import InputError
 from protoformer.io.config_reader import bounded, check_fields, check_names, to_plain
 from protoformer.io.files import short_repr
 
+TASKS = ("flow", "depth", "track", "stabilize")
+"""Names of the tasks, each the method of `ProtoFormer` that runs its head."""
+HEADS = {"flow": "flow_head", "depth": "depth_head", "track": "tracking_head", "stabilize": "stabilization_head"}
+"""Attribute of the head of each task."""
+SECTIONS = {"flow": "flow", "depth": "depth", "track": "tracking", "stabilize": "stabilization"}
+"""Section of `ModelConfig` for the head of each task."""
+
 # Configurations are also read from files; without bounds, one line of a file could request unlimited time and memory.
 # Every bound is at least 8 times the value of any preset. The total number of parameters is bounded by
-# `protoformer.models.protoformer.MAX_PARAMETERS`.
+# `protoformer.models.pretrained.MAX_PARAMETERS`.
 MAX_WIDTH = 8192
 MAX_LAYERS = 64
 MAX_PIXELS = 2**27

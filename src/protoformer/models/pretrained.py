@@ -11,21 +11,26 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self, TypeVar
 
 import torch
+from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from protoformer.errors import InputError, shorten
 from protoformer.io.files import open_input, short_repr, write_atomically
-from protoformer.models.config import ModelConfig
-from protoformer.models.protoformer import HEADS, SECTIONS, TASKS, ProtoFormer, build_network
-from protoformer.models.runtime import meta_init
+from protoformer.models.config import HEADS, SECTIONS, TASKS, ModelConfig
+from protoformer.models.runtime import float32_by_default, meta_init
 
+MAX_PARAMETERS = 2**28
+"""Largest number of parameters of a network, 1 GiB of float32; the largest preset has less than a tenth."""
+WEIGHTS_NAME = "model.safetensors"
+"""File name of the weights in a folder of `save_pretrained`."""
 MAX_HEADER_BYTES = 2**22
 """Largest header that is read; headers of this package have about 50 kB."""
 DTYPE_BYTES = {
@@ -174,36 +179,144 @@ def _package_folder() -> Path:
     return Path(str(resources.files("protoformer") / "weights"))
 
 
-def save_weights(
-    network: ProtoFormer, path: str | os.PathLike[str], trained: bool, half: bool = False, borrow: bool = False
-) -> None:
-    """Write the weights and configuration of a network atomically.
+class PretrainedNetwork(nn.Module, PyTorchModelHubMixin):
+    """Base class of `ProtoFormer`: building from a configuration, and weights in files, in the package and on the Hub.
 
-    Args:
-        network: The network.
-        path: File to write.
+    Attributes:
+        config: Configuration of the encoder and of the heads.
+        tasks: Names of its tasks.
         trained: Whether the weights were trained.
-        half: Store the weights in float16.
-        borrow: Leave out the encoder, which must equal that of the packaged flow weights; loading then needs these.
-
-    Raises:
-        InputError: If `borrow` is set and the encoder is not that of the packaged flow weights.
+        encoder: Encoder of the tasks that have none of their own.
+        task_encoders: Encoders of the tasks that were trained separately.
     """
-    description: dict[str, Any] = {"tasks": network.tasks, "trained": trained, "config": network.config.as_dict()}
-    if network.task_encoders:
-        description["separate_encoders"] = list(network.task_encoders)
-    dtype = torch.float16 if half else torch.float32
-    tensors = {name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in network.state_dict().items()}
-    if borrow:
-        shared = _load_shared_encoder(path)
-        own = _select_encoder(tensors)
-        if own.keys() != shared.keys() or not all(torch.equal(own[name].float(), shared[name].float()) for name in own):
+
+    config: ModelConfig
+    tasks: tuple[str, ...]
+    trained: bool
+    encoder: Any
+    task_encoders: nn.ModuleDict
+
+    @classmethod
+    def build(cls, config: ModelConfig, tasks: tuple[str, ...], separate_encoders: tuple[str, ...] = ()) -> Self:
+        """Build a network with random weights; see `protoformer.build_network`."""
+        count = parameter_count(cls, config, tasks, separate_encoders)  # type: ignore[arg-type]
+        if count > MAX_PARAMETERS:
             raise InputError(
-                f"{path} cannot borrow the encoder of {SHARED_TASK}, since its own is another; save it whole."
+                f"the network of {', '.join(tasks)} would have {count} parameters, and at most {MAX_PARAMETERS} are "
+                "built; choose smaller widths or fewer layers."
             )
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in shared}
-        description["borrowed"] = _compute_digest(shared)
-    write_atomically(path, save(tensors, metadata={KEY: json.dumps(description)}))
+        with float32_by_default():
+            return cls(config, tasks, separate_encoders)
+
+    @classmethod
+    def load_weights(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a file written by `save_weights`; the weights of the network are float32.
+
+        No code from the file is executed, and no more memory is used than its tensors need.
+
+        Raises:
+            InputError: If the file does not hold weights, is damaged, describes a network that this version cannot
+                build, does not have the tensors of that network, or has values that are not finite.
+        """
+        try:
+            with open_input(path) as file:
+                size = os.fstat(file.fileno()).st_size
+                _check_digest(path, file)
+                header = read_tensor_header(file, size)
+                description = _parse_description(path, header)
+                shared = {} if description.borrowed is None else _load_shared_encoder(path)
+                _check_shared_encoder(path, description.borrowed, shared)
+                network = _build_checked(cls, path, header.tensors, description, shared)
+                file.seek(0)
+                tensors = load(file.read())
+        except (SafetensorError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise _invalid_file_error(path, error) from None
+        _check_finite(path, tensors)
+        return _fill_network(network, description, tensors | shared)
+
+    def save_weights(
+        self, path: str | os.PathLike[str], trained: bool, half: bool = False, borrow: bool = False
+    ) -> None:
+        """Write the weights and configuration to a file atomically.
+
+        Args:
+            path: File to write.
+            trained: Whether the weights were trained.
+            half: Store the weights in float16.
+            borrow: Leave out the encoder, which must equal that of the packaged flow weights; loading then needs these.
+
+        Raises:
+            InputError: If `borrow` is set and the encoder is not that of the packaged flow weights.
+        """
+        description: dict[str, Any] = {"tasks": self.tasks, "trained": trained, "config": self.config.as_dict()}
+        if self.task_encoders:
+            description["separate_encoders"] = list(self.task_encoders)
+        dtype = torch.float16 if half else torch.float32
+        tensors = {name: tensor.detach().cpu().to(dtype).contiguous() for name, tensor in self.state_dict().items()}
+        if borrow:
+            shared = _load_shared_encoder(path)
+            own = _select_encoder(tensors)
+            if own.keys() != shared.keys() or not all(
+                torch.equal(own[name].float(), shared[name].float()) for name in own
+            ):
+                raise InputError(
+                    f"{path} cannot borrow the encoder of {SHARED_TASK}, since its own is another; save it whole."
+                )
+            tensors = {name: tensor for name, tensor in tensors.items() if name not in shared}
+            description["borrowed"] = _compute_digest(shared)
+        write_atomically(path, save(tensors, metadata={KEY: json.dumps(description)}))
+
+    @classmethod
+    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Self:  # type: ignore[override]
+        """Load trained weights.
+
+        The packaged weights "fast" were trained without the spatial prior that the preset "fast" has, so that
+        `preset("fast")` does not describe them. To build their architecture again, use `config` of the loaded network:
+        `ProtoFormer(net.config, net.tasks, net.task_encoders)`.
+
+        Args:
+            name: "fast", the weights in the package, of all tasks; a folder written by `save_pretrained`; or a
+                repository of the Hugging Face Hub.
+            **options: Arguments of huggingface_hub, such as `revision` and `token`.
+
+        Raises:
+            InputError: If there are no such weights or they are damaged.
+        """
+        if os.fspath(name) == "fast":
+            return load_packaged(cls)
+        # The configuration is in the weights file, so the mixin need not build it from config.json.
+        return super().from_pretrained(Path(name) if isinstance(name, os.PathLike) else name, config=None, **options)
+
+    @classmethod
+    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:  # called by the mixin
+        folder = Path(model_id)
+        names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+        download = {name: options[name] for name in names if name in options}
+        path = folder / WEIGHTS_NAME if folder.is_dir() else Path(hf_hub_download(model_id, WEIGHTS_NAME, **download))
+        return cls.load_weights(path)
+
+    def _save_pretrained(self, save_directory: Path) -> None:  # called by the mixin's save_pretrained and push_to_hub
+        self.save_weights(save_directory / WEIGHTS_NAME, self.trained)
+        text = json.dumps(self.config.as_dict(), indent=2) + "\n"
+        write_atomically(save_directory / "config.json", text.encode())
+
+
+Network = TypeVar("Network", bound=PretrainedNetwork)
+
+
+@lru_cache(maxsize=32)
+def parameter_count(
+    network_class: type[PretrainedNetwork],
+    config: ModelConfig,
+    tasks: tuple[str, ...],
+    separate_encoders: tuple[str, ...] = (),
+) -> int:
+    """Return the number of parameters of a network, counted on the meta device."""
+    with meta_init():
+        network = network_class(config, tasks, separate_encoders)
+        return sum(parameter.numel() for parameter in network.parameters())
 
 
 @dataclass(frozen=True)
@@ -224,37 +337,9 @@ class _Description:
     separate_encoders: tuple[str, ...]
     borrowed: str | None
 
-    def build(self) -> ProtoFormer:
+    def build(self, network_class: type[Network]) -> Network:
         """Build the network with random weights."""
-        return build_network(self.config, *self.tasks, separate_encoders=self.separate_encoders)
-
-
-def load_weights(path: str | os.PathLike[str]) -> ProtoFormer:
-    """Read a file written by `save_weights`; the weights of the network are float32.
-
-    No code from the file is executed, and no more memory is used than its tensors need.
-
-    Raises:
-        InputError: If the file does not hold weights, is damaged, describes a network that this version cannot build,
-            does not have the tensors of that network, or has values that are not finite.
-    """
-    try:
-        with open_input(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            _check_digest(path, file)
-            header = read_tensor_header(file, size)
-            description = _parse_description(path, header)
-            shared = {} if description.borrowed is None else _load_shared_encoder(path)
-            _check_shared_encoder(path, description.borrowed, shared)
-            network = _build_checked(path, header.tensors, description, shared)
-            file.seek(0)
-            tensors = load(file.read())
-    except (SafetensorError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise _invalid_file_error(path, error) from None
-    _check_finite(path, tensors)
-    return _fill_network(network, description, tensors | shared)
+        return network_class.build(self.config, self.tasks, self.separate_encoders)
 
 
 def _invalid_file_error(path: str | os.PathLike[str], error: Exception) -> InputError:
@@ -326,15 +411,16 @@ def _check_shared_encoder(path: str | os.PathLike[str], digest: str | None, shar
 
 
 def _build_checked(
+    network_class: type[Network],
     path: str | os.PathLike[str],
     stored: Mapping[str, StoredShape],
     description: _Description,
     shared: Mapping[str, Tensor],
-) -> ProtoFormer:
+) -> Network:
     """Build the described network on the meta device and check the tensors' names, shapes and dtypes against it."""
     with meta_init():
         try:
-            network = description.build()
+            network = description.build(network_class)
         except InputError as error:  # the network would be too large
             raise _invalid_file_error(path, error) from None
     expected = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
@@ -363,12 +449,12 @@ def _check_finite(path: str | os.PathLike[str], tensors: Mapping[str, Tensor]) -
             )
 
 
-def _fill_network(network: ProtoFormer, description: _Description, tensors: Mapping[str, Tensor]) -> ProtoFormer:
+def _fill_network(network: Network, description: _Description, tensors: Mapping[str, Tensor]) -> Network:
     """Load weights into a network on the meta device; the result is float32."""
     network.load_state_dict(tensors, assign=True)
     if any(buffer.is_meta for buffer in network.buffers()):  # buffers that are computed and not stored
         with torch.random.fork_rng(devices=[]):
-            network = description.build()
+            network = description.build(type(network))
         network.load_state_dict(tensors)
     network.trained = description.trained
     return network.float()
@@ -402,7 +488,7 @@ def _compute_digest(tensors: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def load_packaged(network_class: type[ProtoFormer] = ProtoFormer) -> ProtoFormer:
+def load_packaged(network_class: type[Network]) -> Network:
     """Load the packaged weights of all tasks into one network.
 
     The weights come from separate trainings: tasks whose encoder is not that of flow get an encoder of their own.
@@ -415,11 +501,11 @@ def load_packaged(network_class: type[ProtoFormer] = ProtoFormer) -> ProtoFormer
         path = packaged_weights(task)
         if path is None:
             raise InputError(f"the package has no weights of {task}; install it again.")
-        networks[task] = load_weights(path)
+        networks[task] = network_class.load_weights(path)
     return merge_networks(networks, network_class)
 
 
-def merge_networks(networks: Mapping[str, ProtoFormer], network_class: type[ProtoFormer] = ProtoFormer) -> ProtoFormer:
+def merge_networks(networks: Mapping[str, Network], network_class: type[Network]) -> Network:
     """Merge networks of one task each, which keep their modules, into one network.
 
     Args:

@@ -20,44 +20,25 @@ together share the weights of one (`encoder`); a task that was trained separatel
 | `stabilize` | `heads/stabilization.py` | a frame, trajectories of its cells | offsets, stable to shaky frame, pixels |
 """
 
-import json
-import os
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import torch
-from huggingface_hub import PyTorchModelHubMixin, hf_hub_download
 from torch import Tensor, nn
 
-from protoformer.errors import InputError
 from protoformer.geometry.motion_fields import Trajectories
-from protoformer.io.files import write_atomically
-from protoformer.models.config import ModelConfig
+from protoformer.models.config import HEADS, TASKS, ModelConfig
 from protoformer.models.encoder import STRIDES, Encoder, EncoderOutput
 from protoformer.models.heads.depth import DepthHead, DepthPrediction, depth_padding
 from protoformer.models.heads.flow import FlowHead, FlowPrediction, flow_padding
 from protoformer.models.heads.stabilization import StabilizationHead, StabilizationPrediction
 from protoformer.models.heads.tracking import Template, TrackingHead, TrackingPrediction
-from protoformer.models.runtime import float32_by_default, meta_init
-
-TASKS = ("flow", "depth", "track", "stabilize")
-"""Names of the tasks, each the method of `ProtoFormer` that runs its head."""
-HEADS = {"flow": "flow_head", "depth": "depth_head", "track": "tracking_head", "stabilize": "stabilization_head"}
-"""Attribute of the head of each task."""
-SECTIONS = {"flow": "flow", "depth": "depth", "track": "tracking", "stabilize": "stabilization"}
-"""Section of `ModelConfig` for the head of each task."""
-MAX_PARAMETERS = 2**28
-"""Largest number of parameters of a network, 1 GiB of float32; the largest preset has less than a tenth."""
-WEIGHTS_NAME = "model.safetensors"
-"""File name of the weights in a folder of `save_pretrained`."""
+from protoformer.models.pretrained import PretrainedNetwork
 
 
 class ProtoFormer(
-    nn.Module,
-    PyTorchModelHubMixin,
+    PretrainedNetwork,
     library_name="protoformer",
     tags=["optical-flow", "depth-estimation", "video"],
 ):
@@ -237,54 +218,9 @@ class ProtoFormer(
         output: EncoderOutput = self.encoder_of(task)(images)
         return output
 
-    @classmethod
-    def from_pretrained(cls, name: str | os.PathLike[str], **options: Any) -> Self:  # type: ignore[override]
-        """Load trained weights.
-
-        The packaged weights "fast" were trained without the spatial prior that the preset "fast" has, so that
-        `preset("fast")` does not describe them. To build their architecture again, use `config` of the loaded network:
-        `ProtoFormer(net.config, net.tasks, net.task_encoders)`.
-
-        Args:
-            name: "fast", the weights in the package, of all tasks; a folder written by `save_pretrained`; or a
-                repository of the Hugging Face Hub.
-            **options: Arguments of huggingface_hub, such as `revision` and `token`.
-
-        Raises:
-            InputError: If there are no such weights or they are damaged.
-        """
-        from protoformer.models.pretrained import load_packaged
-
-        if os.fspath(name) == "fast":
-            return cast(Self, load_packaged(cls))
-        # The configuration is in the weights file, so the mixin need not build it from config.json.
-        return super().from_pretrained(Path(name) if isinstance(name, os.PathLike) else name, config=None, **options)
-
-    @classmethod
-    def _from_pretrained(cls, *, model_id: str, **options: Any) -> Self:  # called by the mixin
-        from protoformer.models.pretrained import load_weights
-
-        folder = Path(model_id)
-        names = ("revision", "cache_dir", "force_download", "local_files_only", "token")
-        download = {name: options[name] for name in names if name in options}
-        path = folder / WEIGHTS_NAME if folder.is_dir() else Path(hf_hub_download(model_id, WEIGHTS_NAME, **download))
-        network = load_weights(path)
-        if not isinstance(network, cls):
-            raise InputError(f"{path} does not hold a {cls.__name__}.")
-        return network
-
-    def _save_pretrained(self, save_directory: Path) -> None:  # called by the mixin's save_pretrained and push_to_hub
-        from protoformer.models.pretrained import save_weights
-
-        save_weights(self, save_directory / WEIGHTS_NAME, self.trained)
-        text = json.dumps(self.config.as_dict(), indent=2) + "\n"
-        write_atomically(save_directory / "config.json", text.encode())
-
 
 def build_network(config: ModelConfig, *tasks: str, separate_encoders: Iterable[str] = ()) -> ProtoFormer:
-    """Build a network with random weights.
-
-    The parameters are counted on the meta device before memory is allocated.
+    """Build a network with random weights; its parameters are counted before memory is allocated.
 
     Args:
         config: Configuration of the network.
@@ -292,22 +228,6 @@ def build_network(config: ModelConfig, *tasks: str, separate_encoders: Iterable[
         separate_encoders: As in `ProtoFormer`.
 
     Raises:
-        InputError: If the network would have more than `MAX_PARAMETERS` parameters.
+        InputError: If the network would have more parameters than `pretrained.MAX_PARAMETERS`.
     """
-    separate_encoders = tuple(separate_encoders)
-    count = parameter_count(config, *tasks, separate_encoders=separate_encoders)
-    if count > MAX_PARAMETERS:
-        raise InputError(
-            f"the network of {', '.join(tasks)} would have {count} parameters, and at most {MAX_PARAMETERS} are built; "
-            "choose smaller widths or fewer layers."
-        )
-    with float32_by_default():
-        return ProtoFormer(config, tasks, separate_encoders)
-
-
-@lru_cache(maxsize=32)
-def parameter_count(config: ModelConfig, *tasks: str, separate_encoders: tuple[str, ...] = ()) -> int:
-    """Return the number of parameters of a network, counted on the meta device."""
-    with meta_init():
-        network = ProtoFormer(config, tasks, separate_encoders)
-        return sum(parameter.numel() for parameter in network.parameters())
+    return ProtoFormer.build(config, tasks, tuple(separate_encoders))

@@ -126,9 +126,7 @@ class NetworkPredictor:
 
     def save(self, path: str | os.PathLike[str], half: bool = False) -> None:
         """Write the weights to a .safetensors file for `load`, atomically; `half` stores float16."""
-        from protoformer.models.pretrained import save_weights
-
-        save_weights(self.network, path, trained=self.trained, half=half)
+        self.network.save_weights(path, trained=self.trained, half=half)
 
     def _choose_precision(self, precision: Precision | None, default: Precision = "auto") -> Precision:
         """Return the precision of a call: the given one, else that of the predictor, else a default."""

@@ -12,7 +12,7 @@ import torch
 
 from protoformer.errors import InputError
 from protoformer.models.config import preset
-from protoformer.models.pretrained import load_weights, packaged_weights, save_weights
+from protoformer.models.pretrained import packaged_weights
 from protoformer.models.protoformer import ProtoFormer, build_network
 from protoformer.models.runtime import NetworkPredictor, Precision, ProgressCallback, use_half_precision
 from protoformer.stabilization.analysis import ClipAnalysis, MotionAnalyzer, Shot, analyze_clip
@@ -236,7 +236,7 @@ class StabilizationPredictor(NetworkPredictor, SummaryRepr):
         `half` stores float16; `borrow` leaves out the encoder if it equals that of the packaged flow weights, which are
         then needed to read the file.
         """
-        save_weights(self.network, path, trained=self.trained, half=half, borrow=borrow)
+        self.network.save_weights(path, trained=self.trained, half=half, borrow=borrow)
 
     def _repr_parts(self) -> tuple[str, ...]:
         return predictor_summary("stabilize", self.network, self.trained, self.device)
@@ -342,4 +342,4 @@ def _iter_frames(
 def _packaged_flow() -> ProtoFormer:
     """Load the packaged flow network; without packaged weights, build a small one with random weights."""
     path = packaged_weights("flow")
-    return build_network(preset("tiny"), "flow") if path is None else load_weights(path)
+    return build_network(preset("tiny"), "flow") if path is None else ProtoFormer.load_weights(path)

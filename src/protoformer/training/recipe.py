@@ -25,8 +25,7 @@ from protoformer.io.config_reader import (
     to_plain,
 )
 from protoformer.io.files import open_input, short_repr
-from protoformer.models.config import ModelConfig, preset
-from protoformer.models.protoformer import TASKS
+from protoformer.models.config import TASKS, ModelConfig, preset
 from protoformer.synthetic.families import FAMILIES
 
 MAX_BYTES = 4 * MAX_TEXT
