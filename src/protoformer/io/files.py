@@ -9,7 +9,9 @@ import os
 import re
 import reprlib
 import secrets
+import signal
 import stat
+import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -389,3 +391,24 @@ def is_outside(folder: PathLike, path: PathLike) -> bool:
     """Return whether the parent of `path` lies outside `folder` after resolving links and '..'."""
     # Path.resolve() raises on a loop of links, realpath does not.
     return not Path(os.path.realpath(Path(path).parent)).is_relative_to(os.path.realpath(folder))
+
+
+@contextmanager
+def defer_interrupts() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM to the end of the context, so that a frame and its count belong together.
+
+    Only the main thread receives signals; elsewhere the context does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(each))]
+    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for each in received:
+            signal.raise_signal(each)

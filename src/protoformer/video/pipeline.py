@@ -1,12 +1,10 @@
 """The loop that turns a video into a video: predict, draw, write. Shared by all commands, batches and web tabs."""
 
-import signal
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
 from protoformer.errors import InputError
-from protoformer.io.files import PathLike, check_output, make_folder, write_atomically
+from protoformer.io.files import PathLike, check_output, defer_interrupts, make_folder, write_atomically
 from protoformer.io.png import encode_png
 from protoformer.video.clip import ClipFrames, check_folder_not_input
 from protoformer.video.encoding import SUFFIXES
@@ -109,27 +107,6 @@ def read_ahead(items: Iterator[Item], count: int = 2) -> Iterator[Item]:
         finally:
             for each in pending:
                 each.cancel()
-
-
-@contextmanager
-def defer_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C and SIGTERM to the end of the context, so that a frame and its count belong together.
-
-    Only the main thread receives signals; elsewhere the context does nothing.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    numbers = [each for each in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(each))]
-    handlers = {number: signal.signal(number, lambda number, _: received.append(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for each in received:
-            signal.raise_signal(each)
 
 
 def run_pipeline(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from protoformer.errors import InputError
-from protoformer.io.files import check_output, keep_partial_file, open_atomic, system_reason
+from protoformer.io.files import check_output, defer_interrupts, keep_partial_file, open_atomic, system_reason
 from protoformer.video.audio import AudioTrack, make_audio_track
 from protoformer.video.color_conversion import encode_size_tag
 from protoformer.video.decoding import open_container
@@ -237,13 +237,15 @@ class VideoWriter:
         """
         _check_image(image, self._clip.size if self._clip else image.shape[:2], self.path)
         seconds = self._frame_time(time)
-        with self._translate_errors(image):
-            if self._clip is None:
-                self._temporary = Path(self._file.enter_context(open_atomic(self.path)).name)
-                self._clip = OutputClip(self._temporary, self._plan, image.shape[:2], seconds)
-            self._clip.write(image, seconds, self.path)
-        self._latest = seconds
-        self.frames += 1
+        # An interruption between encoding and writing would lose a frame in the middle of the file.
+        with defer_interrupts():
+            with self._translate_errors(image):
+                if self._clip is None:
+                    self._temporary = Path(self._file.enter_context(open_atomic(self.path)).name)
+                    self._clip = OutputClip(self._temporary, self._plan, image.shape[:2], seconds)
+                self._clip.write(image, seconds, self.path)
+            self._latest = seconds
+            self.frames += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
