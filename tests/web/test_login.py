@@ -77,7 +77,7 @@ def test_the_form_works_in_a_browser(browser: Any, protected: Any) -> None:
     tab.get_by_label("password").fill("l0ve:lace")
     tab.get_by_role("button", name="Login").click()
     tab.wait_for_selector("#flow-compute-pair")
-    tab.get_by_role("button", name="A street").click()
+    tab.get_by_role("button", name="Street (rendered)").click()
     tab.wait_for_selector("#flow-second img")
     tab.click("#flow-compute-pair")
     tab.wait_for_selector("#flow-message .pf-note")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 STYLE = """
 .controls { display: flex; flex-wrap: wrap; gap: .5rem 1.5rem; align-items: center; margin: 1rem 0 }
 .controls label { color: var(--soft); font-size: .9rem } .controls select, .controls input { vertical-align: middle }
+#at { display: inline-block; min-width: 7em } /* its longest text, so that the images stay where they are */
 .stages { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 1rem; align-items: start }
 .stage { position: relative; overflow: hidden; border-radius: 4px; cursor: crosshair; background: var(--tint) }
 .stage img { display: block; width: 100%; height: auto }
