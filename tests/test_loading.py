@@ -272,7 +272,7 @@ class TestWeights:
 def test_all_tasks_are_behind_one_object_and_loaded_when_they_are_used() -> None:
     model = pf.load(device="cpu")
     assert isinstance(model, pf.Predictor)
-    assert repr(model) == "Predictor(flow, depth, track, stabilize; loaded: none yet)" and model.encoders == {}
+    assert repr(model) == "Predictor(flow, depth, track, stabilize, segment; loaded: none yet)" and model.encoders == {}
     first = np.random.default_rng(0).integers(0, 256, (64, 96, 3), dtype=np.uint8)
     second = np.roll(first, 2, axis=1)
     alone = pf.load("flow", "cpu")

@@ -163,6 +163,7 @@ class Predictor:
     def __repr__(self) -> str:
         loaded = list(self._loaded())
         tasks = TASKS if self._network is None else self._network.tasks
+        tasks = (*tasks, "segment") if "flow" in tasks else tasks
         return f"Predictor({', '.join(tasks)}; loaded: {', '.join(loaded) or 'none yet'})"
 
 

@@ -134,7 +134,17 @@ def test_turned_and_mirrored_pictures_are_upright(
     assert off(image[centers], upright[centers]) < 10
 
 
-@pytest.mark.parametrize(("aspect", "size"), [((4, 3), (32, 64)), ((1, 2), (64, 48)), ((1, 1), (32, 48))])
+@pytest.mark.parametrize(
+    ("aspect", "size"),
+    [
+        ((4, 3), (32, 64)),
+        ((1, 2), (64, 48)),
+        ((1, 1), (32, 48)),
+        ((100, 99), (32, 48)),  # 1 % off: square, but for rounding
+        ((99, 100), (32, 48)),
+        ((16, 15), (32, 51)),
+    ],
+)
 def test_pixels_become_square_and_none_is_lost(
     tmp_path: Path, make_video: Make, aspect: tuple[int, int], size: tuple[int, int]
 ) -> None:

@@ -305,6 +305,7 @@ class DepthResult(SummaryRepr, Picture):
             f"median {depth.median():.2f} {self.unit}",
             self.kind,
             f"camera {self.camera if self.camera != 'exif' else 'by exif'}",
+            *(("probably unlike the images of the training",) if self.trained and self.outside_training else ()),
             format_training(self.trained),
         )
 

@@ -26,7 +26,7 @@ from protoformer.video.image_sequence import ImageSequence
 from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, Video, VideoFrame
 from protoformer.viz.depth_colors import default_depth_range
-from protoformer.viz.report import format_time
+from protoformer.viz.report import SummaryRepr, format_time
 
 MAX_HISTORY_WEIGHT = 4.0
 """Largest weight of all previous frames together, relative to the new one."""
@@ -205,7 +205,7 @@ class DepthVideoOptions(Span):
     precision: Precision = "auto"
 
 
-class DepthVideo:
+class DepthVideo(SummaryRepr):
     """An iterable of the `DepthFrame` of every frame; it can be iterated as often as the source can be read.
 
     Attributes:
@@ -229,6 +229,9 @@ class DepthVideo:
         self._camera: Camera | None = None
         if self.video is not None:
             self._prepare(self.video.info.size)
+
+    def _repr_parts(self) -> tuple[str, ...]:
+        return (self.clip.name, "computed when it is iterated or saved")
 
     def __iter__(self) -> Iterator[DepthFrame]:
         frames, has_frames = iter(self.clip), False

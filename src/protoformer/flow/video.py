@@ -20,7 +20,7 @@ from protoformer.models.runtime import Precision, ProgressCallback, use_half_pre
 from protoformer.video.clip import ClipFrames, Source, Span
 from protoformer.video.pipeline import PipelineOutcome, save_results
 from protoformer.video.types import ImageArray, Video, VideoFrame
-from protoformer.viz.report import format_time
+from protoformer.viz.report import SummaryRepr, format_time
 
 SAMPLED_PAIRS = 8
 """Pairs, spread over the video, from which the typical motion is estimated."""
@@ -63,7 +63,7 @@ class FlowVideoOptions(Span):
         check_zoom(self.zoom)
 
 
-class FlowVideo:
+class FlowVideo(SummaryRepr):
     """An iterable of the `FlowFrame` of every pair; it can be iterated as often as the source can be read.
 
     Attributes:
@@ -86,6 +86,9 @@ class FlowVideo:
         self._engine: FlowEngine | None = None
         if self.video is not None:
             self._prepare(self.video.info.size)
+
+    def _repr_parts(self) -> tuple[str, ...]:
+        return (self.clip.name, "computed when it is iterated or saved")
 
     def __iter__(self) -> Iterator[FlowFrame]:
         frames = iter(self.clip)

@@ -114,7 +114,7 @@ class _Window:
         return _Window(self.views[-count:], self.forward[1 - count :], self.backward[1 - count :])
 
 
-class SegmentationVideo:
+class SegmentationVideo(SummaryRepr):
     """An iterable of the `SegmentationFrame` of every frame; it can be iterated as often as the source can be read.
 
     Attributes:
@@ -126,6 +126,9 @@ class SegmentationVideo:
         self.clip = clip
         self.video = clip.video
         self._predictor, self._estimate, self._half = predictor, METHODS[method], half
+
+    def _repr_parts(self) -> tuple[str, ...]:
+        return (self.clip.name, "computed when it is iterated or saved")
 
     def __iter__(self) -> Iterator[SegmentationFrame]:
         frames = iter(self.clip)

@@ -198,9 +198,16 @@ class FrameConverter:
         return int(require_av().video.reformatter.Colorspace[default_matrix(*self.geometry.stored)])
 
 
+MAX_ASPECT_ERROR = Fraction(1, 100)
+"""Pixels that are wider or narrower than square by at most this fraction count as square: encoders write such aspects
+when they round a size, and scaling by a pixel would blur every frame and move boxes."""
+
+
 def _square_pixel_size(size: tuple[int, int], pixel_aspect: Fraction) -> tuple[int, int]:
     """Return (height, width) after stretching one side so that pixels are square."""
     height, width = size
+    if abs(pixel_aspect - 1) <= MAX_ASPECT_ERROR:
+        return size
     if pixel_aspect > 1:
         return height, round(width * pixel_aspect)
     return round(height / pixel_aspect) if pixel_aspect > 0 else height, width
