@@ -14,6 +14,8 @@ from protoformer.tasks import task_of
 from protoformer.tracking.losses import track_loss
 from protoformer.tracking.training import TrackTask
 from protoformer.training.checkpoint import find_newest, load
+from protoformer.training.distributed import launch
+from protoformer.training.engine import build_engine
 from protoformer.training.recipe import (
     DataSection,
     ModelSection,
@@ -96,8 +98,9 @@ def test_weights_of_flow_begin_the_encoder_and_those_of_tracking_everything(reci
         TrackTask(recipe, build_network(preset("tiny", encoder={"embed_dims": (32, 96)}), "flow")).build()
 
 
-def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: Path) -> None:
-    chosen = recipe.changed(["run.steps=4", "run.checkpoint_every=2"])
+@pytest.mark.parametrize("frozen", ["false", "true"])
+def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: Path, frozen: str) -> None:
+    chosen = recipe.changed(["run.steps=4", "run.checkpoint_every=2", f"model.freeze_encoder={frozen}"])
     Trainer(chosen, TrackTask(chosen), tmp_path / "whole").run()
     shutil.copytree(tmp_path / "whole", tmp_path / "halves")
     shutil.rmtree(tmp_path / "halves" / "checkpoints" / "step-00000004")
@@ -107,6 +110,19 @@ def test_four_steps_are_two_and_two_more_bit_for_bit(recipe: Recipe, tmp_path: P
     whole, halves = (load(path) for path in paths if path is not None)
     assert whole.step == halves.step == 4
     assert [name for name, tensor in whole.tensors.items() if not torch.equal(tensor, halves.tensors[name])] == []
+
+
+def test_a_frozen_encoder_keeps_its_weights_while_the_head_learns(recipe: Recipe) -> None:
+    chosen = recipe.changed(["model.freeze_encoder=true"])
+    task = TrackTask(chosen)
+    engine = build_engine(launch("cpu"), chosen, task)
+    before = {name: tensor.clone() for name, tensor in engine.network.state_dict().items()}
+    batches = task.source(0, 1, CPU, pytest.fail).batches(0)
+    for _ in range(2):
+        engine.step(task.tensors(next(batches)), 1e-3)
+    changed = {name for name, tensor in engine.network.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed and all(name.startswith("tracking_head.") for name in changed)
+    assert not any(name.startswith("optimizer.encoder.") for name in engine.state())
 
 
 @pytest.mark.long

@@ -222,7 +222,7 @@ GAPS, SHORT_GAPS = (0.2, 6.0), (1 / 30, 1.0)
 target, and for others."""
 MAX_FRAME_GAP = 100
 """Largest distance between the two frames of a clip on disk, frames."""
-ABSENT_SEARCHES = 0.1
+ABSENT_SEARCHES = 0.25
 """Fraction of search frames of a clip in which the target is not visible, if there are any."""
 SALT = 0x7261636B
 """Separates these random numbers from those of the scene."""

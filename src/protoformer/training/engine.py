@@ -160,13 +160,13 @@ class Objective(nn.Module):
 
 
 def fused_adamw(network: nn.Module, settings: OptimizerSection, device: torch.device, graph: bool) -> torch.optim.AdamW:
-    """Build a fused AdamW, which can skip a step on the device through its `found_inf`.
+    """Build a fused AdamW for all parameters that are trained; it can skip a step on the device through its `found_inf`.
 
     On CUDA the learning rate is a tensor, so that it can change between replays of a CUDA graph.
     """
     on_gpu = device.type == "cuda"
     return torch.optim.AdamW(
-        network.parameters(),
+        [parameter for parameter in network.parameters() if parameter.requires_grad],
         lr=torch.tensor(settings.lr, device=device) if on_gpu else settings.lr,
         betas=settings.betas,
         eps=settings.eps,
@@ -354,7 +354,7 @@ class Engine:
         tensors |= {f"ema.{name}": tensor for name, tensor in self.average.network.state_dict().items()}
         tensors["ema_updates"] = self.average.updates
         for name, parameter in self.network.named_parameters():
-            for key, tensor in self.optimizer.state[parameter].items():
+            for key, tensor in self.optimizer.state.get(parameter, {}).items():  # a frozen one has none
                 is_moment = key != "step"
                 tensors[f"optimizer.{name}.{key}"] = tensor.to(torch.bfloat16) if slim and is_moment else tensor
         return tensors | {f"guard.{name}": tensor for name, tensor in self.guard.state().items()}
@@ -408,6 +408,8 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
         )
     torch.manual_seed(recipe.data.seed)
     network = task.build().to(device).train()
+    if recipe.model.freeze_encoder:
+        network.encoder.requires_grad_(False)
     if device.type == "cuda":  # where channels-last convolutions are fastest
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = WeightAverage(
@@ -418,12 +420,13 @@ def build_engine(fabric: "Fabric", recipe: Recipe, task: Task[Any]) -> Engine:
     if use_compile:
         compile_parts(network)
     optimizer = fused_adamw(network, recipe.optimizer, device, graph=use_graph)
-    for parameter in network.parameters():  # AdamW would do this in its first step; checkpoints need it before
-        optimizer.state[parameter] = {
-            "step": torch.zeros((), device=device),
-            "exp_avg": torch.zeros_like(parameter),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
+    for group in optimizer.param_groups:  # AdamW would do this in its first step; checkpoints need it before
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), device=device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
     guard = NonFiniteGuard(1 + len(task.metrics), device)
     objective = fabric.setup_module(Objective(network, task, bf16=recipe.run.precision == "bf16"))
     step = Step(fabric, objective, optimizer, average, guard, recipe.optimizer.max_grad_norm)

@@ -42,12 +42,14 @@ class ModelSection:
         init_weights: Initial weights: the name of a task with packaged weights, or the path of a .safetensors file;
             None starts from random weights.
         activation_checkpointing: Recompute activations in the backward pass, which takes time and saves memory.
+        freeze_encoder: Keep the weights of the encoder and train only the head.
     """
 
     preset: str = "fast"
     overrides: Mapping[str, Any] = field(default_factory=dict)
     init_weights: str | None = None
     activation_checkpointing: bool = False
+    freeze_encoder: bool = False
 
     def __post_init__(self) -> None:
         self.config()
