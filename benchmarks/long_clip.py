@@ -95,18 +95,18 @@ def shaky_frames(count: int, size: tuple[int, int]) -> Iterator[ImageArray]:
 
 def run_flow(video: Video, output: Path, meters: dict[str, MemoryMeter]) -> None:
     """Compute and draw the flow of every pair."""
-    video = load("flow").flow_video(video, zoom=1)
+    steps = load("flow").flow_video(video, zoom=1)
     with VideoWriter(output, video) as writer:
-        for num_frames, step in enumerate(video, start=2):
+        for num_frames, step in enumerate(steps, start=2):
             writer.write(draw_flow_frame(step, 8.0), step.time)
             meters["flow"](num_frames)
 
 
 def run_depth(video: Video, output: Path, meters: dict[str, MemoryMeter]) -> None:
     """Compute and draw the temporally filtered depth of every frame."""
-    video = load("depth").depth_video(video)
+    steps = load("depth").depth_video(video)
     with VideoWriter(output, video) as writer:
-        for num_frames, step in enumerate(video, start=1):
+        for num_frames, step in enumerate(steps, start=1):
             writer.write(draw_depth_frame(step, (0.5, 20.0)), step.time)
             meters["depth"](num_frames)
 

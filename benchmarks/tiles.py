@@ -116,7 +116,7 @@ def bind_sums_backward(tensors: dict[str, Tensor], projections: list[Tensor]) ->
     d_keys, d_values = like_tokens(keys), like_tokens(values)
 
     def run() -> tuple[Tensor, ...]:
-        parts = prototyping_kernels.partial_gradients(
+        parts, _ = prototyping_kernels.partial_gradients(
             tensors["d_sums"], d_mass, *projections, d_keys, d_values, lse=lse
         )
         batch, heads, num_prototypes, head_width = queries.shape
