@@ -44,7 +44,7 @@ audit:
 bench: $(READY)
 	$(BIN)/python benchmarks/prototyping.py --json out/prototyping.json
 	$(BIN)/python benchmarks/synthetic.py --scenes 50 --json out/synthetic.json
-	$(BIN)/python benchmarks/training.py --steps 20 --set model.preset=tiny --set data.batch=2 --set "data.crop=[128, 160]" --json out/training.json
+	$(BIN)/python benchmarks/training.py --steps 20 --set model.preset=tiny --set data.batch_size=2 --set "data.crop_size=[128, 160]" --json out/training.json
 	$(BIN)/python benchmarks/inference.py --json out/inference.json
 	$(BIN)/python benchmarks/flicker.py --json out/flicker.json
 	$(BIN)/python benchmarks/long_clip.py --frames 50 150 300 --json out/long_clip.json

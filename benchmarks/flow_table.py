@@ -1,9 +1,10 @@
-"""Mean end-point error on samples of four benchmarks, each pair weighed alike, beside what known systems score there.
+"""Print the mean end-point error on samples of four benchmarks, next to the errors of other methods.
 
     python benchmarks/flow_table.py --root data --json out/flow_table.json
 
-`--root` holds Sintel, Middlebury, KITTI-2012 and FlyingChairs in their official layouts, and may hold a `peers.json`.
-KITTI's is over all known pixels, occluded ones too; a dataset that is not there is left out.
+`--root` holds Sintel, Middlebury, KITTI-2012 and FlyingChairs in their official layouts, and may hold a `peers.json`
+with the results of other methods. Missing datasets are skipped. All pairs have equal weight. KITTI's error is over all
+valid pixels, including occluded ones.
 """
 
 import argparse
@@ -26,50 +27,63 @@ DATASETS = {
     "kitti-2012": ("KITTI-2012", None),
     "flyingchairs": ("FlyingChairs", "all"),
 }
-"""Folder and split of each; no split is the one that evaluation reads."""
+"""Folder and split of each dataset; None: the default split for evaluation."""
 
 
-def measured(root: Path, model: str, updates: int | None) -> dict[str, dict[str, float]]:
-    """Per dataset that is there, mean end-point errors (pixels) by method, ours first."""
-    method = predictor_method(load(model, task="flow"), updates)
-    found: dict[str, dict[str, float]] = {}
+def evaluate_datasets(root: Path, model: str, num_updates: int | None) -> dict[str, dict[str, float]]:
+    """Evaluate a model on every dataset in a folder.
+
+    Args:
+        root: Folder of the datasets.
+        model: Preset, name of packaged weights, or file.
+        num_updates: Number of updates of the flow head; None: the model's default.
+
+    Returns:
+        For each dataset, the mean end-point error (pixels) of the model and of every method with results for all of
+        its pairs, and the number of pairs under "pairs".
+    """
+    method = predictor_method(load(model, task="flow"), num_updates)
+    results: dict[str, dict[str, float]] = {}
     for dataset, (folder, split) in DATASETS.items():
         if not (root / folder).is_dir():
             continue
         pairs = open_dataset(dataset, root / folder, split)
         print(f"{dataset}: {len(pairs)} pairs", file=sys.stderr, flush=True)
-        with progress_bar(dataset, len(pairs)) as messages:
-            names, place = (dataset, model), root / folder
-            samples = evaluate_flow(pairs, method, names=names, root=place, progress=messages).samples
+        with progress_bar(dataset, len(pairs)) as progress:
+            evaluation = evaluate_flow(pairs, method, names=(dataset, model), root=root / folder, progress=progress)
+        samples = evaluation.samples
         errors = {model: [sample.scores.epe for sample in samples]}
         for peer, scores in peer_results(root / folder).items():
-            known = [scores.get(f"{folder}/{sample.name}") for sample in samples]
-            errors[peer] = [score["epe"] for score in known if score is not None]
-        found[dataset] = {name: sum(each) / len(each) for name, each in errors.items() if len(each) == len(samples)}
-        found[dataset]["pairs"] = len(samples)
-    return found
+            peer_scores = [scores.get(f"{folder}/{sample.name}") for sample in samples]
+            errors[peer] = [score["epe"] for score in peer_scores if score is not None]
+        results[dataset] = {
+            name: sum(values) / len(values) for name, values in errors.items() if len(values) == len(samples)
+        }
+        results[dataset]["pairs"] = len(samples)
+    return results
 
 
 def main() -> None:
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", type=Path, required=True, help="the folder of the datasets")
-    parser.add_argument("--model", default="flow", help="a preset, the package's weights, or a file")
-    parser.add_argument("--num-updates", type=int, help="of the decoder; by default the model's own")
-    parser.add_argument("--json", type=Path, help="a file for the figures")
+    parser.add_argument("--root", type=Path, required=True, help="folder of the datasets")
+    parser.add_argument("--model", default="flow", help="preset, name of packaged weights, or file")
+    parser.add_argument("--num-updates", type=int, help="updates of the flow head; default: the model's")
+    parser.add_argument("--json", type=Path, help="output file for the figures")
     arguments = parser.parse_args()
     folders = [folder for folder, _ in DATASETS.values()]
     if not any((arguments.root / folder).is_dir() for folder in folders):
         parser.error(
             f"--root is {arguments.root}, but it has none of the folders {', '.join(folders)}; give one that does."
         )
-    found = measured(arguments.root, arguments.model, arguments.num_updates)
-    table = Table("mean EPE, px", *(f"{name} ({each['pairs']:.0f})" for name, each in found.items()))
-    for method in dict.fromkeys(name for each in found.values() for name in each if name != "pairs"):
-        table.add_row(method, *(f"{each[method]:.2f}" if method in each else "" for each in found.values()))
+    results = evaluate_datasets(arguments.root, arguments.model, arguments.num_updates)
+    table = Table("mean EPE, px", *(f"{dataset} ({errors['pairs']:.0f})" for dataset, errors in results.items()))
+    for method in dict.fromkeys(name for errors in results.values() for name in errors if name != "pairs"):
+        table.add_row(method, *(f"{errors[method]:.2f}" if method in errors else "" for errors in results.values()))
     Console().print(table)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(arguments.json, json.dumps(found, indent=1).encode())
+        write_atomically(arguments.json, json.dumps(results, indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Time a frame and peak memory of flow over a video, beside torchvision's RAFT-large where torchvision is installed.
+"""Measure the time per frame and the peak memory of flow over a video, next to torchvision's RAFT-large.
 
     python benchmarks/inference.py --json out/inference.json
 
-Random weights and random frames: neither changes the time. A frame is encoded once and serves two pairs; RAFT-large
-encodes both of every pair, as it comes. Frames are seen as large as they are: the network enlarges none.
-Memory is what a frame takes beyond what was held before the first.
+Weights and frames are random, because neither changes the time. Protoformer encodes each frame once for its two pairs;
+RAFT-large encodes both frames of every pair. Frames are processed at their own size (zoom 1).
+Memory is the peak of one frame beyond the memory in use before the first. A measurement that fails, such as RAFT-large
+without torchvision, is reported and left out.
 """
 
 import argparse
@@ -31,30 +32,40 @@ from protoformer.models.runtime import Precision, use_half_precision
 
 SIZES = ((440, 1024), (1080, 1920))
 RAFT_UPDATES = 12
+CUDA_WARM_UP = 3
+"""Further warm-up frames on a GPU."""
 
 
 @dataclass(frozen=True)
 class InferenceCost:
-    """What a frame of (height, width) costs: milliseconds, the median; mib, the most memory, None where unknown."""
+    """Cost of one frame.
+
+    Attributes:
+        name: Network and number of updates.
+        size: (height, width) of the frames.
+        mode: Precision and tiles.
+        milliseconds: Median time per frame.
+        mib: Peak memory, MiB; None where it is unknown.
+    """
 
     name: str
     size: tuple[int, int]
-    how: str
+    mode: str
     milliseconds: float
     mib: float | None
 
 
-def images(count: int, size: tuple[int, int]) -> Iterator[Tensor]:
-    """Random frames, uint8: two by turns, so that no time goes into making them."""
-    random = torch.Generator().manual_seed(0)
-    made = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8, generator=random)
-    return (made[number % 2] for number in range(count))
+def random_frames(count: int, size: tuple[int, int]) -> Iterator[Tensor]:
+    """Yield random frames, uint8 3 x H x W; two frames alternate, so that no time is spent on drawing them."""
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8, generator=generator)
+    return (frames[index % 2] for index in range(count))
 
 
-def timed(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float | None]:
-    """The median milliseconds of a step, after three to warm up on a GPU, and its memory."""
+def measure_step(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float | None]:
+    """Return the median milliseconds of a step after the warm-up, and the peak memory of the first, MiB."""
     mib = peak_mib(step, device)
-    for _ in range(3 if device.type == "cuda" else 0):
+    for _ in range(CUDA_WARM_UP if device.type == "cuda" else 0):
         step()
     times = []
     for _ in range(repeats):
@@ -66,26 +77,28 @@ def timed(step: Callable[[], object], device: torch.device, repeats: int) -> tup
     return statistics.median(times), mib
 
 
-def time_protoformer(
+def measure_protoformer(
     name: str, size: tuple[int, int], device: torch.device, precision: Precision, tile: TileSize, repeats: int
 ) -> InferenceCost:
-    """Our own network over a stream of frames, one pair at a time."""
+    """Measure a flow predictor on a video, one pair at a time."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UntrainedWarning)
-        model = load(name, device)
-    video = model.flow_video(images(repeats + 6, size), batch_size=1, precision=precision, tile=tile, zoom=1)
+        predictor = load(name, device)
+    frames = random_frames(repeats + CUDA_WARM_UP + 3, size)
+    video = predictor.flow_video(frames, batch_size=1, precision=precision, tile=tile, zoom=1)
     steps = iter(video)
-    spent, mib = timed(lambda: next(steps), device, repeats)
-    how = f"{'bf16' if video.half else 'float32'}, {video.plan}"
-    return InferenceCost(f"{name}, {model.network.config.flow.num_updates} updates", size, how, spent, mib)
+    milliseconds, mib = measure_step(lambda: next(steps), device, repeats)
+    mode = f"{'bf16' if video.half else 'float32'}, {video.plan}"
+    full_name = f"{name}, {predictor.network.config.flow.num_updates} updates"
+    return InferenceCost(full_name, size, mode, milliseconds, mib)
 
 
-def raft(size: tuple[int, int], device: torch.device, precision: Precision, repeats: int) -> InferenceCost:
-    """RAFT-large, as torchvision has it; its sides are multiples of 8."""
+def measure_raft(size: tuple[int, int], device: torch.device, precision: Precision, repeats: int) -> InferenceCost:
+    """Measure torchvision's RAFT-large; height and width must be multiples of 8."""
     from torchvision.models.optical_flow import raft_large  # type: ignore[import-not-found]
 
     network: nn.Module = raft_large(weights=None).to(device).eval()
-    first, second = (2 * each[None].to(device) / 255 - 1 for each in images(2, size))
+    first, second = (2 * frame[None].to(device) / 255 - 1 for frame in random_frames(2, size))
     half = use_half_precision(device, precision)
 
     @torch.no_grad()
@@ -94,57 +107,68 @@ def raft(size: tuple[int, int], device: torch.device, precision: Precision, repe
             flow: Tensor = network(first, second, num_flow_updates=RAFT_UPDATES)[-1]
         return flow.cpu()
 
-    spent, mib = timed(step, device, repeats)
-    how = f"{'bf16' if half else 'float32'}, whole images"
-    return InferenceCost(f"RAFT-large, {RAFT_UPDATES} updates", size, how, spent, mib)
+    milliseconds, mib = measure_step(step, device, repeats)
+    mode = f"{'bf16' if half else 'float32'}, whole images"
+    return InferenceCost(f"RAFT-large, {RAFT_UPDATES} updates", size, mode, milliseconds, mib)
 
 
-def measured(measure: Callable[[], InferenceCost]) -> Iterator[InferenceCost]:
-    """What was measured, if it could be."""
+def try_measure(measure: Callable[[], InferenceCost]) -> Iterator[InferenceCost]:
+    """Yield a measurement, or report why it failed."""
     try:
         yield measure()
     except (RuntimeError, ImportError, ValueError) as error:
         print(f"{type(error).__name__}: {str(error)[:200]}")
 
 
-def shown(costs: list[InferenceCost], device: torch.device) -> Table:
-    """One row each."""
+def build_table(costs: list[InferenceCost], device: torch.device) -> Table:
+    """Build a table with one row per measurement."""
     table = Table(title=f"Flow over a video on {device}, {torch.get_num_threads()} threads", box=None)
-    for column in ("size", "network", "how", "ms a frame", "peak MiB"):
-        table.add_column(column, justify="right" if column in ("ms a frame", "peak MiB") else "left")
-    for each in costs:
-        mib = "-" if each.mib is None else f"{each.mib:.0f}"
-        table.add_row(f"{each.size[0]}x{each.size[1]}", each.name, each.how, f"{each.milliseconds:.1f}", mib)
+    for column in ("size", "network", "mode", "ms per frame", "peak MiB"):
+        table.add_column(column, justify="right" if column in ("ms per frame", "peak MiB") else "left")
+    for cost in costs:
+        mib = "-" if cost.mib is None else f"{cost.mib:.0f}"
+        table.add_row(f"{cost.size[0]}x{cost.size[1]}", cost.name, cost.mode, f"{cost.milliseconds:.1f}", mib)
     return table
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="fast", help="a preset or a .safetensors file")
-    parser.add_argument("--sizes", nargs="+", default=["x".join(map(str, size)) for size in SIZES], metavar="HxW")
-    parser.add_argument("--devices", nargs="+", default=["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
-    parser.add_argument("--precision", choices=("auto", "full", "half"), default="auto")
-    parser.add_argument("--tile", default="auto", help="auto, none or HxW")
-    parser.add_argument("--repeats", type=int, default=3, help="frames that are timed")
-    parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="RAFT-large beside")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument("--model", default="fast", help="preset, name of packaged weights, or .safetensors file")
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        default=["x".join(map(str, size)) for size in SIZES],
+        metavar="HxW",
+        help="sizes of the frames, pixels",
+    )
+    parser.add_argument(
+        "--devices",
+        nargs="+",
+        default=["cpu", *(["cuda"] if torch.cuda.is_available() else [])],
+        help="devices to measure on",
+    )
+    parser.add_argument("--precision", choices=("auto", "full", "half"), default="auto", help="numeric precision")
+    parser.add_argument("--tile", default="auto", help="tile size: auto, none or HxW")
+    parser.add_argument("--repeats", type=int, default=3, help="number of timed frames")
+    parser.add_argument("--raft", action=argparse.BooleanOptionalAction, default=True, help="also measure RAFT-large")
+    parser.add_argument("--json", type=Path, help="output file for the figures")
     arguments = parser.parse_args()
     tile = parse_tile(arguments.tile, {"auto": "auto", "none": None})
-    figures: dict[str, list[InferenceCost]] = {}
+    results: dict[str, list[InferenceCost]] = {}
     for device in map(torch.device, arguments.devices):
-        costs = figures.setdefault(str(device), [])
+        costs = results.setdefault(str(device), [])
         for height, width in (map(int, text.split("x")) for text in arguments.sizes):
             size, repeats, precision = (height, width), arguments.repeats, arguments.precision
             costs.extend(
-                measured(lambda: time_protoformer(arguments.model, size, device, precision, tile, repeats))  # noqa: B023
+                try_measure(lambda: measure_protoformer(arguments.model, size, device, precision, tile, repeats))  # noqa: B023
             )
             if arguments.raft:
-                costs.extend(measured(lambda: raft(size, device, precision, repeats)))  # noqa: B023
-        Console(width=140).print(shown(costs, device))
+                costs.extend(try_measure(lambda: measure_raft(size, device, precision, repeats)))  # noqa: B023
+        Console(width=140).print(build_table(costs, device))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        plain = {device: [asdict(each) for each in costs] for device, costs in figures.items()}
+        plain = {device: [asdict(cost) for cost in costs] for device, costs in results.items()}
         write_atomically(arguments.json, json.dumps(plain, indent=1).encode())
 
 

@@ -1,15 +1,16 @@
-"""What each group of Triton kernels is worth: inference and a flow training step with and without it.
+"""Measure the speedup of each group of Triton kernels: inference and a flow training step with and without it.
 
     python benchmarks/kernels.py --json out/kernels.json
     python benchmarks/kernels.py --groups gru norm --minutes 3
 
-Every group of `dispatch.KERNEL_GROUPS` is replaced on its own. Inference runs on one image pair in a CUDA graph; the
+The groups of `dispatch.KERNEL_GROUPS` are replaced one at a time. Inference runs on one image pair in a CUDA graph; the
 replacement is plain torch in a graph of its own. Training runs forward, flow loss, backward and AdamW on one batch in a
 CUDA graph, and the replacement is plain torch compiled by torch.compile, except for groups inside a custom operator,
 which torch.compile does not enter. The two variants are timed in alternation, so that a change of the GPU's clock
 affects both. A group is marked if neither inference nor training takes 5 % longer without it.
 
-On a CPU no kernel runs: the program then executes every step at a small size and its figures mean nothing.
+Without a GPU no kernel runs: the program is then a dry run of every step at a small size, and its times do not measure
+the kernels.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from measuring import captured, synchronize
+from measuring import capture_graph, synchronize
 from protoformer.flow.losses import flow_loss
 from protoformer.io.files import write_atomically
 from protoformer.models.config import preset
@@ -36,7 +37,7 @@ from protoformer.models.kernels.dispatch import KERNEL_GROUPS, disabled
 from protoformer.models.protoformer import build_network
 
 THRESHOLD = 5.0
-"""Percent of an inference or training step that a group of kernels has to be worth."""
+"""Minimum slowdown without a group of kernels, percent of an inference or training step, that justifies the group."""
 PLAIN_VERSIONS: dict[str, tuple[str, ...]] = {
     "norm": ("models.layers:TokenNorm.forward", "models.layers:MapNorm.forward"),
     "activation": ("models.layers:FusedConv.forward",),
@@ -57,7 +58,16 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Workload:
-    """Sizes of the measurement: (height, width) of images, pairs in a training batch, and repetitions."""
+    """Sizes of the measurement.
+
+    Attributes:
+        preset: Preset of the network.
+        inference_size: (height, width) of the images in inference.
+        training_size: (height, width) of the images in training.
+        batch_size: Image pairs in a training batch.
+        rounds: Number of measurements, of which the median is taken.
+        calls: Calls per measurement.
+    """
 
     preset: str
     inference_size: tuple[int, int]
@@ -73,14 +83,19 @@ DRY_RUN = Workload("tiny", (64, 64), (64, 64), batch_size=1, rounds=1, calls=1)
 
 @dataclass(frozen=True)
 class Comparison:
-    """Milliseconds with all kernels and without one group."""
+    """Times with all kernels and without one group.
+
+    Attributes:
+        enabled: Milliseconds with all kernels.
+        disabled: Milliseconds without the group.
+    """
 
     enabled: float
     disabled: float
 
     @property
     def percent(self) -> float:
-        """How much longer it takes without the group, in percent."""
+        """Slowdown without the group, percent."""
         return 100 * (self.disabled / self.enabled - 1)
 
 
@@ -148,7 +163,7 @@ def prepare(kind: str, group: str | None, workload: Workload, device: torch.devi
     step = STEPS[kind](workload, device)
     use_compile = kind == TRAINING and device.type == "cuda"
     patches = [] if group is None else [_resolve(path) for path in PLAIN_VERSIONS[group]]
-    functions = [torch.compile(each, dynamic=False) if use_compile else each for *_, each in patches]
+    functions = [torch.compile(value, dynamic=False) if use_compile else value for *_, value in patches]
 
     def run() -> None:
         with ExitStack() as stack:
@@ -158,7 +173,7 @@ def prepare(kind: str, group: str | None, workload: Workload, device: torch.devi
                 stack.enter_context(mock.patch.object(owner, name, function))
             step()
 
-    return captured(run) if device.type == "cuda" else run
+    return capture_graph(run) if device.type == "cuda" else run
 
 
 def _resolve(path: str) -> tuple[Any, str, Callable[..., Any]]:
@@ -173,16 +188,16 @@ def _resolve(path: str) -> tuple[Any, str, Callable[..., Any]]:
 
 def compare(baseline: Step, variant: Step, workload: Workload, device: torch.device) -> Comparison:
     """Time two steps in alternation and return the medians."""
-    times: tuple[list[float], list[float]] = ([], [])
+    step_times: tuple[list[float], list[float]] = ([], [])
     for _ in range(workload.rounds + 1):  # the first round is the warm-up
-        for step, spent in zip((baseline, variant), times, strict=True):
+        for step, times in zip((baseline, variant), step_times, strict=True):
             synchronize(device)
             start = time.perf_counter()
             for _ in range(workload.calls):
                 step()
             synchronize(device)
-            spent.append(1000 * (time.perf_counter() - start) / workload.calls)
-    return Comparison(*(statistics.median(spent[1:]) for spent in times))
+            times.append(1000 * (time.perf_counter() - start) / workload.calls)
+    return Comparison(*(statistics.median(times[1:]) for times in step_times))
 
 
 def measure(
@@ -205,17 +220,17 @@ def measure(
         results[kind] = {}
         try:
             baseline = prepare(kind, None, workload, device)
-        except Exception as error:  # the other kind is still worth measuring
+        except Exception as error:  # continue with the other kind
             print(f"{kind}: {type(error).__name__}: {str(error)[:200]}", flush=True)
             continue
         for group in groups:
             if time.monotonic() > deadline:
-                print(f"{kind} without {group}: not measured, the time is over; raise --minutes or name --groups")
+                print(f"{kind} without {group}: not measured, the time is over; raise --minutes or choose --groups")
                 continue
             start = time.monotonic()
             try:
                 comparison = compare(baseline, prepare(kind, group, workload, device), workload, device)
-            except Exception as error:  # the other groups are still worth measuring
+            except Exception as error:  # continue with the other groups
                 print(f"{kind} without {group}: {type(error).__name__}: {str(error)[:200]}", flush=True)
                 continue
             finally:
@@ -228,7 +243,10 @@ def measure(
 
 
 def is_below_threshold(group: str, results: dict[str, dict[str, Comparison]]) -> bool | None:
-    """Return whether a group is worth less than `THRESHOLD` in inference and in training; None if that is unknown."""
+    """Return whether the slowdown without a group is below `THRESHOLD` in both inference and training.
+
+    None if that is unknown.
+    """
     percents = [results[kind][group].percent if group in results[kind] else None for kind in STEPS]
     if any(percent is not None and percent >= THRESHOLD for percent in percents):
         return False
@@ -236,7 +254,7 @@ def is_below_threshold(group: str, results: dict[str, dict[str, Comparison]]) ->
 
 
 def format_table(groups: list[str], results: dict[str, dict[str, Comparison]], mark: bool = True) -> str:
-    """Format one Markdown row per group; mark: mark the groups below the threshold."""
+    """Format a Markdown table with one row per group; mark: mark the groups below the threshold."""
     lines = [
         "| group | inference, ms | without | difference | training, ms | without | difference | |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -255,11 +273,18 @@ def format_table(groups: list[str], results: dict[str, dict[str, Comparison]], m
 
 
 def main() -> None:
-    """Measure, print and write the figures."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", nargs="+", choices=KERNEL_GROUPS, default=list(KERNEL_GROUPS), metavar="GROUP")
+    parser.add_argument(
+        "--groups",
+        nargs="+",
+        choices=KERNEL_GROUPS,
+        default=list(KERNEL_GROUPS),
+        metavar="GROUP",
+        help="groups of kernels to measure",
+    )
     parser.add_argument("--minutes", type=float, default=6.5, help="time after which no further measurement starts")
-    parser.add_argument("--json", type=Path, help="file to write the figures to")
+    parser.add_argument("--json", type=Path, help="output file for the figures")
     arguments = parser.parse_args()
     use_gpu = torch.cuda.is_available()
     device, workload = (torch.device("cuda"), GPU_WORKLOAD) if use_gpu else (torch.device("cpu"), DRY_RUN)
@@ -267,7 +292,7 @@ def main() -> None:
         torch._dynamo.config.recompile_limit = 64  # convolutions of one class have many shapes
         print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
     else:
-        print("Dry run on a CPU: no kernel runs here, so the figures mean nothing. Measuring needs a GPU.")
+        print("Dry run on a CPU: no kernel runs, so the times do not measure the kernels. Measuring needs a GPU.")
     results = measure(arguments.groups, workload, device, arguments.minutes)
     print(format_table(arguments.groups, results, mark=use_gpu))
     if arguments.json:

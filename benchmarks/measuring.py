@@ -1,4 +1,4 @@
-"""Time and memory of a call, for the programs beside this one."""
+"""Time and memory of a call, and CUDA graphs, for the benchmarks of this folder."""
 
 import ctypes
 import statistics
@@ -8,16 +8,22 @@ from pathlib import Path
 
 import torch
 
+CUDA_CALLS = 5
+"""Calls between two synchronizations with a GPU."""
+
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the device, whose work is not done when a call returns."""
+    """Wait until a CUDA device has finished all work; do nothing for a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def median_milliseconds(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """After two calls to warm up. A GPU gets several calls at a time, as in use: it need not wait for each."""
-    calls = 5 if device.type == "cuda" else 1
+    """Measure the median time of a call after two warm-up calls.
+
+    On a GPU each measurement is the mean of `CUDA_CALLS` calls without synchronization in between, as in normal use.
+    """
+    calls = CUDA_CALLS if device.type == "cuda" else 1
     run()
     run()
     times = []
@@ -32,13 +38,13 @@ def median_milliseconds(run: Callable[[], object], device: torch.device, repeats
 
 
 def resident_mib(field: str) -> float:
-    """A figure of this process's memory: VmRSS is now, VmHWM the most since the last reset."""
+    """Read a figure of this process's memory, MiB: "VmRSS" (now) or "VmHWM" (peak since the last reset)."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) / 1024
 
 
 def peak_mib(run: Callable[[], object], device: torch.device) -> float | None:
-    """The most memory that a call takes beyond what was held before it."""
+    """Measure the peak memory of a call beyond the memory in use before it, MiB; None if it cannot be measured."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -47,8 +53,8 @@ def peak_mib(run: Callable[[], object], device: torch.device) -> float | None:
         torch.cuda.synchronize(device)
         return (torch.cuda.max_memory_allocated(device) - before) / 2**20
     try:
-        ctypes.CDLL("libc.so.6").malloc_trim(0)  # else the call is served from memory that an earlier one gave back
-        Path("/proc/self/clear_refs").write_text("5")  # forget the highest resident size so far
+        ctypes.CDLL("libc.so.6").malloc_trim(0)  # otherwise the call may reuse memory freed by an earlier one
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
         before = resident_mib("VmRSS")
         run()
         return max(0.0, resident_mib("VmHWM") - before)
@@ -56,8 +62,11 @@ def peak_mib(run: Callable[[], object], device: torch.device) -> float | None:
         return None
 
 
-def captured(run: Callable[[], object]) -> Callable[[], None]:
-    """The same call, recorded once in a CUDA graph and replayed; it keeps `run` alive, whose tensors the graph uses."""
+def capture_graph(run: Callable[[], object]) -> Callable[[], None]:
+    """Capture a call in a CUDA graph and return a function that replays it.
+
+    The function keeps `run` alive, because the graph uses its tensors.
+    """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -1,28 +1,29 @@
-"""What Cross-Attention Prototyping costs beside self-attention, computed in several ways, and how its EM converges.
+"""Measure the cost of Cross-Attention Prototyping (CAP), compared with self-attention, and the convergence of its EM.
 
 Prints four tables and, with --json, writes the same figures to a file:
 
     python benchmarks/prototyping.py --json out/prototyping.json
     python benchmarks/prototyping.py --device cuda --image photo.jpg
 
-The first table has, over growing maps, the floating-point operations, the time and the peak extra memory of CAP
-(projections and all EM iterations) and of one self-attention layer (projections and torch's
-scaled_dot_product_attention), forward, at the same width. The last rows say how much each grows when the pixels grow
-four times.
+The first table has the floating-point operations, the time and the peak extra memory of CAP (projections and all EM
+iterations) and of one self-attention layer (projections and torch's scaled_dot_product_attention), forward, with the
+same number of channels, for maps of increasing size. The last rows are the ratios between one size and the next, which
+has four times the pixels.
 
-The second has what stands in the place of attention in a block, CAP and then LS with its feed-forward network,
-computed plainly, plainly but compiled, and fused (as it is, and in a CUDA graph); beside it, the block's MLP and
-self-attention. Forward is without gradients; peaks are beyond what was held before, in MiB and in
-features (the tokens in float32). The floor is what the operations and bytes of `floor` would take at the speeds of a
-large matrix product and of a large copy, measured here. On CUDA it runs under bfloat16 autocast and --no-compile leaves
-the compiled versions out; on a CPU it runs in float32 and --compile brings them in. --profile lists instead which
-operations take longest in the fused version.
+The second table compares implementations of the mixer of a block, CAP and then LS with its feed-forward network: plain
+torch, plain torch compiled, and fused (launched directly and in a CUDA graph), with the block's MLP and self-attention
+for comparison. Forward is without gradients. Peaks are beyond the memory in use before, in MiB and as a multiple of
+the size of the features (the tokens in float32). The lower bound is the time of the operations and bytes of
+`lower_bound` at the throughput of a large matrix product and of a large copy, which are measured first. On CUDA it runs
+under bfloat16 autocast, and --no-compile leaves out the compiled versions; on a CPU it runs in float32, and --compile
+includes them. --profile lists the slowest operations of the fused version instead of printing tables.
 
-The third table follows EM for many steps on features of an image: the likelihood of the pixels after 0, 1, 2, 3 and
-all steps, how often it fell, the contraction factor kappa of Proposition 1, and the drift (the last step's length over
-the first's; near 1 there is no fixed point).
+The third table follows EM for many iterations on the features of an image: the log-likelihood of the pixels after 0, 1,
+2, 3 and all iterations, the number of iterations that decreased it, the contraction factor kappa of Proposition 1, and
+the drift (length of the last step relative to the first; near 1 there is no fixed point).
 
-The last table has what each block of an untrained network adds to its features, without and with a spatial prior.
+The fourth table has the norm of each block's update of the features in an untrained network, without and with a spatial
+prior.
 """
 
 import argparse
@@ -39,7 +40,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from measuring import captured, median_milliseconds, peak_mib, synchronize
+from measuring import capture_graph, median_milliseconds, peak_mib, synchronize
 from protoformer.explain.tracing import Convergence, measure_convergence, plain_em
 from protoformer.io.files import write_atomically
 from protoformer.io.image_input import as_image
@@ -55,7 +56,8 @@ from protoformer.synthetic.layers import random_scene
 
 SIZES = ((27, 60), (54, 120), (108, 240))
 CHANNELS, HEADS, HEAD_WIDTH = 128, 4, 32
-STEPS = 60
+NUM_ITERATIONS = 60
+"""EM iterations of the table of convergence."""
 TABLES = ("growth", "versions", "convergence", "updates")
 UPDATES = {
     "base": {"components": "base", "spatial_prior": False},
@@ -64,7 +66,7 @@ UPDATES = {
     "CAP and LS": {"spatial_prior": False},
     "CAP and LS with prior": {},
 }
-"""Encoders of the table of updates, as changes to `fast`."""
+"""Encoders of the table of updates, as overrides of the preset `fast`."""
 WORKLOADS = {
     # images, height, width, channels
     "cuda": ((24, 80, 112, 128), (24, 40, 56, 256), (2, 270, 480, 128)),
@@ -74,7 +76,16 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Cost:
-    """One mixer on one map: floating-point operations, median milliseconds, peak extra MiB (None: cannot be told)."""
+    """Cost of one mixer on one map, forward.
+
+    Attributes:
+        mixer: Name of the mixer.
+        height: Height of the map.
+        width: Width of the map.
+        flops: Floating-point operations.
+        milliseconds: Median time.
+        peak_mib: Peak extra memory, MiB; None where it is unknown.
+    """
 
     mixer: str
     height: int
@@ -86,7 +97,19 @@ class Cost:
 
 @dataclass(frozen=True)
 class VersionCost:
-    """One way to compute one layer on one batch of maps: median milliseconds and peak extra MiB, forward, and both."""
+    """Cost of one implementation of a layer on one batch of maps.
+
+    Attributes:
+        version: Layer and implementation.
+        images: Number of maps.
+        height: Height of a map.
+        width: Width of a map.
+        channels: Channels of a map.
+        forward: Median milliseconds of the forward pass.
+        training: Median milliseconds of the forward and the backward pass.
+        forward_mib: Peak extra memory of the forward pass, MiB; None where it is unknown.
+        training_mib: Peak extra memory of both passes, MiB; None where it is unknown.
+    """
 
     version: str
     images: int
@@ -100,20 +123,20 @@ class VersionCost:
 
 
 class SelfAttention(nn.Module):
-    """Attention from every pixel to every pixel."""
+    """Self-attention between all pixels of a map."""
 
     def __init__(self, channels: int = CHANNELS) -> None:
         super().__init__()
         self.attention = Attention(channels, channels // HEAD_WIDTH)
 
     def forward(self, tokens: Tensor, size: tuple[int, int]) -> Tensor:
-        """tokens: B x HW x C to the same."""
+        """Apply attention to tokens, B x HW x C, and return a tensor of the same shape."""
         result: Tensor = self.attention(tokens, tokens)
         return result
 
 
-def operations(build: Callable[[], nn.Module], size: tuple[int, int], channels: int = CHANNELS) -> int:
-    """Counted from shapes alone."""
+def count_flops(build: Callable[[], nn.Module], size: tuple[int, int], channels: int = CHANNELS) -> int:
+    """Count the floating-point operations of a layer on one map of (H, W), on the meta device."""
     with torch.device("meta"):
         module, tokens = build().requires_grad_(False), torch.empty(1, size[0] * size[1], channels)
     with torch.no_grad(), flop_counter() as counter:
@@ -121,9 +144,9 @@ def operations(build: Callable[[], nn.Module], size: tuple[int, int], channels: 
     return int(counter.get_total_flops())
 
 
-def costs(device: torch.device, repeats: int) -> list[Cost]:
-    """Both mixers over all sizes."""
-    measured = []
+def measure_growth(device: torch.device, repeats: int) -> list[Cost]:
+    """Measure both mixers at all sizes."""
+    costs = []
     builders: dict[str, Callable[[], nn.Module]] = {
         "CAP": lambda: Prototyping(CHANNELS, HEADS),
         "self-attention": SelfAttention,
@@ -139,19 +162,25 @@ def costs(device: torch.device, repeats: int) -> list[Cost]:
                 return module(tokens, size)
 
             duration = median_milliseconds(run, device, repeats)
-            measured.append(Cost(mixer, *size, operations(build, size), duration, peak_mib(run, device)))
-    return measured
+            costs.append(Cost(mixer, *size, count_flops(build, size), duration, peak_mib(run, device)))
+    return costs
 
 
-def mixer(channels: int, count: int = 100, spatial_prior: bool = False) -> Mixer:
-    """CAP, then LS, as in a block."""
+def build_mixer(channels: int, num_prototypes: int = 100, spatial_prior: bool = False) -> Mixer:
+    """Build the mixer of a block: CAP, then LS."""
     heads = channels // HEAD_WIDTH
-    prototyping = Prototyping(channels, heads, count, spatial_prior=spatial_prior)
+    prototyping = Prototyping(channels, heads, num_prototypes, spatial_prior=spatial_prior)
     return Mixer(prototyping, LatentSynchronization(channels, heads))
 
 
-class Layer:
-    """A module on random tokens, run as a block would run it."""
+class LayerRunner:
+    """Runs a layer on random tokens as a block of a network does.
+
+    Args:
+        build: Builds the layer for a number of channels.
+        shape: (images, height, width, channels) of the tokens.
+        device: Device to run on; on CUDA under bfloat16 autocast.
+    """
 
     def __init__(
         self, build: Callable[[int], nn.Module], shape: tuple[int, int, int, int], device: torch.device
@@ -162,138 +191,169 @@ class Layer:
         self.module = build(channels).to(device)
         self.tokens = torch.randn(images, self.size[0] * self.size[1], channels, device=device)
         self.call: Callable[..., object] = self.module
-        # A block of a network in use does not ask for the prototypes.
-        self.rest = () if isinstance(self.module, FeedForward) else (tuple(self.size),)
-        self.rest += (False,) if isinstance(self.module, Mixer) else ()
+        # The size of the map and, as in inference, return_prototypes=False.
+        self.other_args = () if isinstance(self.module, FeedForward) else (tuple(self.size),)
+        self.other_args += (False,) if isinstance(self.module, Mixer) else ()
         half = device.type == "cuda"
-        self.arriving = torch.ones_like(self.tokens, dtype=torch.bfloat16 if half else torch.float32)
+        self.output_grad = torch.ones_like(self.tokens, dtype=torch.bfloat16 if half else torch.float32)
 
-    def output(self, tokens: Tensor) -> Tensor:
-        """Under autocast where that pays."""
+    def compute_output(self, tokens: Tensor) -> Tensor:
+        """Compute the output for tokens, B x HW x C."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
-            found = self.call(tokens, *self.rest)
-        return found[0] if isinstance(found, tuple) else found  # type: ignore[return-value]
+            output = self.call(tokens, *self.other_args)
+        return output[0] if isinstance(output, tuple) else output  # type: ignore[return-value]
 
     def forward(self) -> Tensor:
-        """In use."""
+        """Run the forward pass without gradients."""
         with torch.no_grad():
-            return self.output(self.tokens)
+            return self.compute_output(self.tokens)
 
-    def training(self) -> None:
-        """Forward and backward, of the tokens and of every parameter."""
+    def forward_backward(self) -> None:
+        """Run the forward and the backward pass, with gradients of the tokens and of every parameter."""
         self.module.zero_grad(set_to_none=True)
         tokens = self.tokens.detach().requires_grad_()
-        output = self.output(tokens)
-        output.backward(self.arriving if output.dtype == self.arriving.dtype else self.arriving.to(output.dtype))
+        output = self.compute_output(tokens)
+        output.backward(self.output_grad.to(output.dtype))
 
 
-def version_costs(layer: Layer, name: str, shape: tuple[int, int, int, int], repeats: int) -> Iterator[VersionCost]:
-    """A layer as it is, and the fused one in a CUDA graph as well."""
+def measure_version(
+    layer: LayerRunner, name: str, shape: tuple[int, int, int, int], repeats: int
+) -> Iterator[VersionCost]:
+    """Measure a layer, and on CUDA the fused mixer in a CUDA graph as well."""
     device = layer.device
     forward = median_milliseconds(layer.forward, device, repeats)
-    training = median_milliseconds(layer.training, device, repeats)
-    peaks = peak_mib(layer.forward, device), peak_mib(layer.training, device)
+    training = median_milliseconds(layer.forward_backward, device, repeats)
+    peaks = peak_mib(layer.forward, device), peak_mib(layer.forward_backward, device)
     yield VersionCost(name, *shape, forward, training, *peaks)
     if name.startswith("CAP + LS") and name.endswith("fused") and device.type == "cuda":
-        graphed = median_milliseconds(captured(layer.forward), device, repeats)
-        both = median_milliseconds(captured(layer.training), device, repeats)
-        yield VersionCost(name + ", CUDA graph", *shape, graphed, both, None, None)
+        forward = median_milliseconds(capture_graph(layer.forward), device, repeats)
+        training = median_milliseconds(capture_graph(layer.forward_backward), device, repeats)
+        yield VersionCost(name + ", CUDA graph", *shape, forward, training, None, None)
 
 
-def versions(device: torch.device, repeats: int, compiling: bool, named: str) -> list[VersionCost]:
-    """All ways to compute all layers, on all batches; what fails is told and left out."""
-    ways: list[tuple[str, Callable[[int], nn.Module], str, bool]] = [
-        ("CAP + LS, plain", mixer, "plain", False),
-        ("CAP + LS, plain, compiled", mixer, "plain", True),
-        ("CAP + LS, fused", mixer, "fused", False),
-        ("CAP + LS with prior, fused", partial(mixer, spatial_prior=True), "fused", False),
-        ("CAP + LS with prior, K=49, fused", partial(mixer, count=49, spatial_prior=True), "fused", False),
+def measure_versions(device: torch.device, repeats: int, use_compile: bool, name_part: str) -> list[VersionCost]:
+    """Measure all implementations of all layers on all batches; a failed measurement is reported and left out.
+
+    Args:
+        device: Device to run on.
+        repeats: Number of timed calls.
+        use_compile: Include versions compiled by torch.compile.
+        name_part: Text that the name of a version must contain.
+    """
+    versions: list[tuple[str, Callable[[int], nn.Module], str, bool]] = [
+        ("CAP + LS, plain", build_mixer, "plain", False),
+        ("CAP + LS, plain, compiled", build_mixer, "plain", True),
+        ("CAP + LS, fused", build_mixer, "fused", False),
+        ("CAP + LS with prior, fused", partial(build_mixer, spatial_prior=True), "fused", False),
+        (
+            "CAP + LS with prior, K=49, fused",
+            partial(build_mixer, num_prototypes=49, spatial_prior=True),
+            "fused",
+            False,
+        ),
         ("MLP of the block", FeedForward, "fused", False),
         ("self-attention", SelfAttention, "fused", False),
     ]
-    measured: list[VersionCost] = []
+    costs: list[VersionCost] = []
     for shape in WORKLOADS[device.type]:
-        for name, build, version, compiled in ways:
-            if named not in name or (compiled and not compiling):
+        for name, build, version, compiled in versions:
+            if name_part not in name or (compiled and not use_compile):
                 continue
-            layer = Layer(build, shape, device)
+            layer = LayerRunner(build, shape, device)
             if compiled:
                 torch._dynamo.reset()
                 layer.call = torch.compile(layer.module)
             try:
                 with dispatch.use_version(version):
-                    measured.extend(version_costs(layer, name, shape, repeats))
-            except RuntimeError as error:  # too little memory, no compiler
+                    costs.extend(measure_version(layer, name, shape, repeats))
+            except RuntimeError as error:  # out of memory, or no compiler
                 print(f"{name}, {shape}: {type(error).__name__}: {str(error)[:300]}")
-    return measured
+    return costs
 
 
-def speeds(device: torch.device) -> tuple[float, float]:
-    """Operations a second of a large matrix product, and bytes a second of a large copy (read and written)."""
+def measure_throughput(device: torch.device) -> tuple[float, float]:
+    """Measure operations per second of a large matrix product, and bytes per second (read and written) of a copy."""
     on_cuda = device.type == "cuda"
     side = 8192 if on_cuda else 1024
-    square = torch.randn(side, side, device=device, dtype=torch.bfloat16 if on_cuda else torch.float32)
-    product = median_milliseconds(lambda: square @ square, device, 5)
-    long = torch.empty(2**28 if on_cuda else 2**25, device=device)
-    other = torch.empty_like(long)
-    copy = median_milliseconds(lambda: other.copy_(long), device, 5)
-    return 2e3 * side**3 / product, 2e3 * long.nbytes / copy
+    matrix = torch.randn(side, side, device=device, dtype=torch.bfloat16 if on_cuda else torch.float32)
+    product = median_milliseconds(lambda: matrix @ matrix, device, 5)
+    source = torch.empty(2**28 if on_cuda else 2**25, device=device)
+    target = torch.empty_like(source)
+    copy = median_milliseconds(lambda: target.copy_(source), device, 5)
+    return 2e3 * side**3 / product, 2e3 * source.nbytes / copy
 
 
-def floor(shape: tuple[int, int, int, int], device: torch.device, speed: tuple[float, float]) -> tuple[float, float]:
-    """Milliseconds that CAP and LS (N=3) must take, forward and both, if each tensor is moved as rarely as can be.
+def lower_bound(
+    shape: tuple[int, int, int, int], device: torch.device, throughput: tuple[float, float]
+) -> tuple[float, float]:
+    """Estimate the minimum milliseconds of CAP and LS with N=3 iterations (a roofline model).
 
     Forward: features are read three times in float32 (projections, cells, assignment); of tensors of their shape in the
-    precision of products, keys and values are written once and read in every step, the attended values are written and
-    read, and the output is written. Backward moves, and multiplies, twice as much.
+    precision of matrix products, keys and values are written once and read in every iteration, the attended values are
+    written and read, and the output is written. Backward moves and computes twice as much.
+
+    Args:
+        shape: (images, height, width, channels).
+        device: Device, which determines the precision.
+        throughput: Operations and bytes per second, as returned by `measure_throughput`.
+
+    Returns:
+        The time of the forward pass, and that of both passes.
     """
     images, height, width, channels = shape
     pixels = images * height * width * channels
     element = 2 if device.type == "cuda" else 4
-    moved = pixels * (3 * 4 + element * (2 * (1 + 3) + 2 + 1))
-    multiplied = images * operations(lambda: mixer(channels), (height, width), channels)
-    forward = 1e3 * max(multiplied / speed[0], moved / speed[1])
+    num_bytes = pixels * (3 * 4 + element * (2 * (1 + 3) + 2 + 1))
+    flops = images * count_flops(lambda: build_mixer(channels), (height, width), channels)
+    forward = 1e3 * max(flops / throughput[0], num_bytes / throughput[1])
     return forward, 3 * forward
 
 
-def features_of_image(path: str | None) -> tuple[nn.Module, Tensor]:
-    """The encoder of `fast` (random weights), and its features of an image, 1 x C x H x W at 1/4 of its size."""
+def read_image(path: str | None) -> Tensor:
+    """Read an image, or render a synthetic one without a path, and normalize it: 1 x 3 x H x W in [-1, 1]."""
+    return normalize_images(random_scene((256, 384), seed=3).render().first if path is None else as_image(path))
+
+
+def compute_features(path: str | None) -> tuple[nn.Module, Tensor]:
+    """Return the encoder of `fast` with random weights, and its features of an image, 1 x C x H/4 x W/4."""
     torch.manual_seed(0)
     encoder = build_network(preset("fast"), "flow").eval().encoder
-    image = random_scene((256, 384), seed=3).render().first if path is None else as_image(path)
+    image = read_image(path)
     with torch.inference_mode():
-        features: Tensor = encoder(normalize_images(image)).features[0]
+        features: Tensor = encoder(image).features[0]
     return encoder, features.clone()
 
 
-def convergence(path: str | None) -> dict[str, Convergence]:
-    """EM in the settings of theory, and as the network runs it."""
-    encoder, features = features_of_image(path)
+def measure_em(path: str | None) -> dict[str, Convergence]:
+    """Measure the convergence of EM under the assumptions of the theory, and as the network runs it."""
+    encoder, features = compute_features(path)
     tokens, size = maps_to_tokens(features), map_size(features)
     unit = F.normalize(tokens, dim=-1)
     network: Prototyping = encoder.stages[0].blocks[0].mixer.prototyping  # type: ignore[index, union-attr, assignment]
     return {
         "cosine, unit features, no residual (theory)": measure_convergence(
-            plain_em(tokens.shape[2], 100), unit, size, STEPS
+            plain_em(tokens.shape[2], 100), unit, size, NUM_ITERATIONS
         ),
-        "CAP, features as they are, no residual": measure_convergence(
-            plain_em(tokens.shape[2], 100, "cap"), tokens, size, STEPS
+        "CAP, unnormalized features, no residual": measure_convergence(
+            plain_em(tokens.shape[2], 100, "cap"), tokens, size, NUM_ITERATIONS
         ),
-        "CAP as in the network: projections, residual": measure_convergence(network, tokens, size, STEPS),
+        "CAP as in the network: projections, residual": measure_convergence(network, tokens, size, NUM_ITERATIONS),
     }
 
 
-def updates(path: str | None) -> dict[str, list[tuple[float, float]]]:
-    """Each block's update in an untrained `fast`: its norm over that of the tokens, and the share that varies.
+def measure_updates(path: str | None) -> dict[str, list[tuple[float, float]]]:
+    """Measure the update of each block in an untrained `fast`.
 
-    The share is that of its square which is left after its mean over the pixels is subtracted.
+    Returns:
+        For each encoder in `UPDATES`, a pair per block: the norm of the update relative to that of the tokens, and the
+        fraction of its squared norm that varies, that is, remains after the mean over the pixels is subtracted.
     """
-    image = normalize_images(random_scene((256, 384), seed=3).render().first if path is None else as_image(path))
-    found: dict[str, list[tuple[float, float]]] = {}
-    for name, change in UPDATES.items():
+    image = read_image(path)
+    results: dict[str, list[tuple[float, float]]] = {}
+    for name, overrides in UPDATES.items():
         torch.manual_seed(0)
-        encoder = build_network(preset("fast", encoder=change), "flow").eval().encoder
-        rows = found.setdefault(name, [])
+        encoder = build_network(preset("fast", encoder=overrides), "flow").eval().encoder
+        rows = results.setdefault(name, [])
 
         def record(_: object, inputs: tuple[Tensor, ...], output: tuple[Tensor, object], rows: list = rows) -> None:
             tokens, update = inputs[0], output[0]
@@ -305,48 +365,50 @@ def updates(path: str | None) -> dict[str, list[tuple[float, float]]]:
                 module.register_forward_hook(record)  # type: ignore[arg-type]
         with torch.no_grad():
             encoder(image)
-    return found
+    return results
 
 
-def print_updates(console: Console, found: dict[str, list[tuple[float, float]]]) -> None:
-    """One row a variant, one column a block."""
-    table = Table(title="Update of each block before training: norm / that of the tokens, share that varies", box=None)
+def print_updates(console: Console, results: dict[str, list[tuple[float, float]]]) -> None:
+    """Print a table with one row per variant and one column per block."""
+    table = Table(
+        title="Update of each block before training: norm relative to the tokens, fraction that varies", box=None
+    )
     table.add_column("variant")
-    for rows in found.values():
+    for rows in results.values():
         for index in range(len(rows)):
             table.add_column(f"block {index + 1}", justify="right")
         break
-    for name, rows in found.items():
-        table.add_row(name, *(f"{norm:.2f}, {share:.2%}" for norm, share in rows))
+    for name, rows in results.items():
+        table.add_row(name, *(f"{norm:.2f}, {fraction:.2%}" for norm, fraction in rows))
     console.print(table)
 
 
-def print_costs(console: Console, measured: list[Cost], device: torch.device) -> None:
-    """One row a map, then the growth from the last but one to the last."""
+def print_growth(console: Console, costs: list[Cost], device: torch.device) -> None:
+    """Print a table with one row per mixer and map, then the ratios from each map to the next."""
     table = Table(
         title=f"Forward, one map, {CHANNELS} channels, {HEADS} heads, K=100, N=3, fp32, on {device}", box=None
     )
     for column in ("mixer", "map", "GFLOPs", "ms", "peak extra MiB"):
         table.add_column(column, justify="left" if column == "mixer" else "right")
-    for cost in measured:
+    for cost in costs:
         memory = "-" if cost.peak_mib is None else f"{cost.peak_mib:.0f}"
         shape = f"{cost.height}x{cost.width}"
         table.add_row(cost.mixer, shape, f"{cost.flops / 1e9:.3f}", f"{cost.milliseconds:.1f}", memory)
     for mixer in ("CAP", "self-attention"):
-        for before, after in pairwise(cost for cost in measured if cost.mixer == mixer):
-            grown = f"{before.height}x{before.width} to {after.height}x{after.width}"
+        for before, after in pairwise(cost for cost in costs if cost.mixer == mixer):
+            sizes = f"{before.height}x{before.width} to {after.height}x{after.width}"
             flops, duration = after.flops / before.flops, after.milliseconds / before.milliseconds
-            table.add_row(f"{mixer} grows", grown, f"x {flops:.2f}", f"x {duration:.1f}", "")
+            table.add_row(f"{mixer}, ratio", sizes, f"x {flops:.2f}", f"x {duration:.1f}", "")
     console.print(table)
 
 
 def print_versions(
     console: Console,
-    measured: list[VersionCost],
+    costs: list[VersionCost],
     device: torch.device,
-    floors: dict[tuple[int, ...], tuple[float, float]],
+    bounds: dict[tuple[int, ...], tuple[float, float]],
 ) -> None:
-    """One row a version, batch by batch, after the floor."""
+    """Print a table with one row per batch and version, and the lower bound (forward, both) of each batch first."""
     precision = "bfloat16 autocast" if device.type == "cuda" else "float32"
     table = Table(
         title=f"One layer, K=100, N=3, {precision}, on {device}: ms and peak extra MiB (x features)", box=None
@@ -354,95 +416,100 @@ def print_versions(
     for column in ("batch", "layer", "forward", "fwd + bwd", "peak forward", "peak fwd + bwd"):
         table.add_column(column, justify="left" if column in ("batch", "layer") else "right")
 
-    def peak(mib: float | None, cost: VersionCost) -> str:
+    def format_peak(mib: float | None, cost: VersionCost) -> str:
         features = cost.images * cost.height * cost.width * cost.channels * 4 / 2**20
         return "-" if mib is None else f"{mib:.0f} ({mib / features:.2f}x)"
 
     last = None
-    for cost in measured:
+    for cost in costs:
         shape = (cost.images, cost.height, cost.width, cost.channels)
         if shape != last:
-            both = [f"{each:.2f}" for each in floors[shape]]
-            table.add_row("{} x {}x{} x {}".format(*shape), "CAP + LS, floor", *both, "", "")
+            times = [f"{milliseconds:.2f}" for milliseconds in bounds[shape]]
+            table.add_row("{} x {}x{} x {}".format(*shape), "CAP + LS, lower bound", *times, "", "")
         last = shape
         training = "-" if cost.training is None else f"{cost.training:.2f}"
-        peaks = peak(cost.forward_mib, cost), peak(cost.training_mib, cost)
+        peaks = format_peak(cost.forward_mib, cost), format_peak(cost.training_mib, cost)
         table.add_row("", cost.version, f"{cost.forward:.2f}", training, *peaks)
     console.print(table)
 
 
 def print_profile(console: Console, device: torch.device) -> None:
-    """What takes longest in the fused version, forward and backward, on the first batch."""
-    layer = Layer(mixer, WORKLOADS[device.type][0], device)
+    """Print the 40 slowest operations of the fused mixer, forward and backward, on the first batch."""
+    layer = LayerRunner(build_mixer, WORKLOADS[device.type][0], device)
     for _ in range(3):
-        layer.training()
-    kinds = [torch.profiler.ProfilerActivity.CPU]
+        layer.forward_backward()
+    activities = [torch.profiler.ProfilerActivity.CPU]
     if device.type == "cuda":
-        kinds.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=kinds) as profile:
-        layer.training()
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    with torch.profiler.profile(activities=activities) as profile:
+        layer.forward_backward()
         synchronize(device)
-    spent = [
-        (each.self_device_time_total if device.type == "cuda" else each.self_cpu_time_total, each.count, each.key)
-        for each in profile.key_averages()
+    times = [
+        (event.self_device_time_total if device.type == "cuda" else event.self_cpu_time_total, event.count, event.key)
+        for event in profile.key_averages()
     ]
     if device.type == "cuda":
-        kernels = [each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA]
-        console.print(f"{len(kernels)} launches, {sum(each.device_time for each in kernels):.0f} us of the GPU")
-    for microseconds, count, key in sorted(spent, reverse=True)[:40]:
+        kernels = [event for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        console.print(f"{len(kernels)} launches, {sum(event.device_time for event in kernels):.0f} us of GPU time")
+    for microseconds, count, key in sorted(times, reverse=True)[:40]:
         console.print(f"{microseconds:9.0f} us {count:4d} x {key[:110]}", highlight=False, markup=False)
 
 
-def print_convergence(console: Console, seen: dict[str, Convergence]) -> None:
-    """One row a setting."""
-    table = Table(title=f"EM on features of an image, K=100, {STEPS} steps: log-likelihood in nats a pixel", box=None)
-    for column in ("setting", "start", "step 1", "step 2", "step 3", "end", "falls", "kappa", "drift"):
+def print_convergence(console: Console, results: dict[str, Convergence]) -> None:
+    """Print a table with one row per setting."""
+    table = Table(
+        title=f"EM on features of an image, K=100, {NUM_ITERATIONS} iterations: log-likelihood in nats per pixel",
+        box=None,
+    )
+    for column in ("setting", "start", "iter. 1", "iter. 2", "iter. 3", "end", "decreases", "kappa", "drift"):
         table.add_column(column, justify="left" if column == "setting" else "right")
-    for setting, each in seen.items():
-        steps = [f"{each.log_likelihood[n]:.3f}" for n in (0, 1, 2, 3, -1)]
-        falls = sum(after < before - 1e-6 for before, after in pairwise(each.log_likelihood))
-        table.add_row(setting, *steps, str(falls), f"{each.contraction:.3f}", f"{each.drift:.4f}")
+    for setting, result in results.items():
+        values = [f"{result.log_likelihood[index]:.3f}" for index in (0, 1, 2, 3, -1)]
+        decreases = sum(after < before - 1e-6 for before, after in pairwise(result.log_likelihood))
+        table.add_row(setting, *values, str(decreases), f"{result.contraction:.3f}", f"{result.drift:.4f}")
     console.print(table)
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--image", help="an image to take features of; by default a built-in scene")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
-    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="compiled versions as well")
-    parser.add_argument("--only", choices=TABLES, help="one table alone")
-    parser.add_argument("--layers", help="of the second table, those alone whose name has this in it")
-    parser.add_argument("--profile", action="store_true", help="what takes longest in the fused version")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="device to measure on")
+    parser.add_argument("--repeats", type=int, default=5, help="number of timed calls")
+    parser.add_argument("--image", help="image to compute features of; by default a synthetic one")
+    parser.add_argument("--json", type=Path, help="output file for the figures")
+    parser.add_argument("--compile", action=argparse.BooleanOptionalAction, help="include compiled versions")
+    parser.add_argument("--only", choices=TABLES, help="compute only one table")
+    parser.add_argument("--layers", help="of the second table, only the rows whose name contains this text")
+    parser.add_argument("--profile", action="store_true", help="list the slowest operations of the fused version")
     arguments = parser.parse_args()
     device, console = torch.device(arguments.device), Console(width=140)
     if arguments.profile:
         print_profile(console, device)
         return
-    compiling = device.type == "cuda" if arguments.compile is None else arguments.compile
-    wanted = (arguments.only,) if arguments.only else TABLES
-    measured = costs(device, arguments.repeats) if "growth" in wanted else []
-    print_costs(console, measured, device)
+    use_compile = device.type == "cuda" if arguments.compile is None else arguments.compile
+    tables = (arguments.only,) if arguments.only else TABLES
+    growth = measure_growth(device, arguments.repeats) if "growth" in tables else []
+    print_growth(console, growth, device)
     console.print()
-    by_version = versions(device, arguments.repeats, compiling, arguments.layers or "") if "versions" in wanted else []
-    speed = speeds(device)
-    floors = {shape: floor(shape, device, speed) for shape in WORKLOADS[device.type]}
-    print_versions(console, by_version, device, floors)
-    seen = convergence(arguments.image) if "convergence" in wanted else {}
+    versions = (
+        measure_versions(device, arguments.repeats, use_compile, arguments.layers or "") if "versions" in tables else []
+    )
+    throughput = measure_throughput(device)
+    bounds = {shape: lower_bound(shape, device, throughput) for shape in WORKLOADS[device.type]}
+    print_versions(console, versions, device, bounds)
+    convergence = measure_em(arguments.image) if "convergence" in tables else {}
     console.print()
-    print_convergence(console, seen)
-    changes = updates(arguments.image) if "updates" in wanted else {}
-    print_updates(console, changes)
+    print_convergence(console, convergence)
+    updates = measure_updates(arguments.image) if "updates" in tables else {}
+    print_updates(console, updates)
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         figures = {
             "device": str(device),
-            "costs": [asdict(cost) for cost in measured],
-            "versions": [asdict(cost) for cost in by_version],
-            "updates": changes,
-            "convergence": {setting: asdict(each) for setting, each in seen.items()},
+            "costs": [asdict(cost) for cost in growth],
+            "versions": [asdict(cost) for cost in versions],
+            "updates": updates,
+            "convergence": {setting: asdict(result) for setting, result in convergence.items()},
         }
         write_atomically(arguments.json, json.dumps(figures, indent=1).encode())
 

@@ -1,4 +1,6 @@
-"""Pictures of the README and of docs/explain.md, from the packaged clips: python benchmarks/readme_pictures.py.
+"""Render the pictures of the README and of docs/explain.md from the packaged clips.
+
+    python benchmarks/readme_pictures.py
 
 It writes steady.webp, track.webp and tasks.webp, animations of three seconds, and explain.png to docs/.
 """
@@ -15,13 +17,13 @@ from protoformer.io.files import write_atomically
 from protoformer.io.image import write_image
 
 QUALITY = 72
-"""Quality of the animations, so that none has more than 900 kB."""
+"""WebP quality of the animations, at which none is larger than 900 kB."""
 
 
 def main() -> None:
     """Run the tasks and write the pictures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("docs"), help="folder to write to")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=Path("docs"), help="output folder")
     folder = parser.parse_args().output
     model, clip = pf.load(), pf.demo_clip("cockatoo")
     fps = Fraction(pf.open_video(clip).info.fps)

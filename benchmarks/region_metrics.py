@@ -1,33 +1,33 @@
-"""Agreement of regions with true parts: adjusted Rand index, boundary recall and best merge."""
+"""Agreement of regions with true segments: adjusted Rand index, boundary recall and best merge."""
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.geometry.regions import boundaries, contingency
 
-REACH = 2
+TOLERANCE = 2
 """Tolerance of the boundary recall, in pixels per axis."""
 
 
-def adjusted_rand_index(labels: Tensor, truth: Tensor, counted: Tensor | None = None) -> float:
+def adjusted_rand_index(labels: Tensor, truth: Tensor, mask: Tensor | None = None) -> float:
     """Compute the adjusted Rand index (Hubert and Arabie, 1985).
 
     Args:
         labels: H x W, int64.
         truth: H x W, int64.
-        counted: H x W, bool, mask of the pixels to compare; None: all.
+        mask: H x W, bool, pixels to compare; None: all.
 
     Returns:
         1 for equal partitions, about 0 for random ones. Two partitions of one region each give 1.
     """
-    table = contingency(labels, truth, counted).double()
+    table = contingency(labels, truth, mask).double()
     both, in_labels, in_truth = (_num_pairs(counts).sum() for counts in (table, table.sum(dim=1), table.sum(dim=0)))
     expected = in_labels * in_truth / _num_pairs(table.sum()).clamp_min(1)
     maximum = (in_labels + in_truth) / 2
     return 1.0 if float(maximum - expected) == 0 else float((both - expected) / (maximum - expected))
 
 
-def boundary_recall(labels: Tensor, truth: Tensor, reach: int = REACH) -> float:
+def boundary_recall(labels: Tensor, truth: Tensor, tolerance: int = TOLERANCE) -> float:
     """Compute the fraction of true boundary pixels with a predicted boundary nearby.
 
     Small regions have boundaries everywhere, so this is only meaningful together with `boundary_fraction`.
@@ -35,13 +35,15 @@ def boundary_recall(labels: Tensor, truth: Tensor, reach: int = REACH) -> float:
     Args:
         labels: H x W, int64.
         truth: H x W, int64.
-        reach: Maximum distance per axis, in pixels.
+        tolerance: Maximum distance per axis, in pixels.
 
     Returns:
         Recall in [0, 1]; NaN if there are no true boundaries.
     """
     target = boundaries(truth)
-    near = F.max_pool2d(boundaries(labels)[None, None].float(), 2 * reach + 1, stride=1, padding=reach)[0, 0] > 0
+    near = (
+        F.max_pool2d(boundaries(labels)[None, None].float(), 2 * tolerance + 1, stride=1, padding=tolerance)[0, 0] > 0
+    )
     return float(near[target].float().mean()) if bool(target.any()) else float("nan")
 
 
@@ -51,13 +53,13 @@ def boundary_fraction(labels: Tensor) -> float:
 
 
 def best_merge(labels: Tensor, truth: Tensor) -> Tensor:
-    """Assign each region to the true region with the largest overlap: the upper bound of merging regions.
+    """Assign each region to the true segment with the largest overlap, the best that merging whole regions can do.
 
     Returns:
         H x W, int64, the rank of the true label among all true labels.
     """
-    winner = contingency(labels, truth).argmax(dim=1)
-    return winner[labels.unique(return_inverse=True)[1]]
+    best = contingency(labels, truth).argmax(dim=1)
+    return best[labels.unique(return_inverse=True)[1]]
 
 
 def _num_pairs(counts: Tensor) -> Tensor:

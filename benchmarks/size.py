@@ -1,4 +1,4 @@
-"""Size of the source: modules, lines, lines of docstrings and lines of code, by folder.
+"""Count modules, lines, lines of docstrings and lines of code, by folder of the package.
 
     python benchmarks/size.py
     python benchmarks/size.py --source ../other/src/protoformer --json out/size.json
@@ -21,7 +21,14 @@ from protoformer.io.files import write_atomically
 
 @dataclass(frozen=True)
 class Size:
-    """Size of a set of modules."""
+    """Size of a set of modules.
+
+    Attributes:
+        modules: Number of modules.
+        lines: All lines.
+        docstrings: Lines of docstrings.
+        code: Lines that are neither blank, nor comments, nor docstrings.
+    """
 
     modules: int
     lines: int
@@ -44,7 +51,7 @@ def count_lines(path: Path) -> Counter[str]:
 
 
 def measure(source: Path) -> dict[str, Size]:
-    """Measure each folder of a package, the largest first, and all of it."""
+    """Count the lines of each folder of a package, largest first, and their total, by name of the folder."""
     folders: dict[str, Counter[str]] = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).parts
@@ -55,10 +62,15 @@ def measure(source: Path) -> dict[str, Size]:
 
 
 def main() -> None:
-    """Print the table."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", type=Path, default=Path(__file__).parents[1] / "src" / "protoformer")
-    parser.add_argument("--json", type=Path, help="where to write the figures")
+    parser.add_argument(
+        "--source",
+        type=Path,
+        default=Path(__file__).parents[1] / "src" / "protoformer",
+        help="folder of the package; default: this repository's",
+    )
+    parser.add_argument("--json", type=Path, help="output file for the figures")
     arguments = parser.parse_args()
     sizes = measure(arguments.source)
     table = Table("folder", *(name.replace("_", " ") for name in Size.__dataclass_fields__), box=None)

@@ -1,17 +1,17 @@
-"""Time, memory and accuracy of all tasks, beside what else is used for them, and of the commands from their start.
+"""Measure time, memory and accuracy of all tasks, next to other methods, and the time of the commands.
 
     python benchmarks/speed.py --root data --busy --json out/speed.json
 
-Frames are a texture under a shaking camera. Times are the median over the frames of a clip, or of `--repeats` calls,
-after one to warm up, or three on a GPU; the time of all cores is the least of any call. Memory is what a call takes
-beyond what was held before. Stabilization is timed from a file to a file, and the commands from the start of their
+Frames are a texture under a shaking camera. Times are the median over the frames of a clip or over `--repeats` calls,
+after one warm-up call (three on a GPU); the time of all cores is the minimum over the calls. Memory is the peak of a
+call beyond the memory in use before it. Stabilization is timed from file to file, and a command from the start of its
 process to its end.
-`--root` has Sintel and Middlebury in their official layouts, for the end-point error of the methods of flow (each pair
-weighted equally). `--busy` repeats stabilization and the commands beside one spinning process per core. vid.stab needs
-an ffmpeg with it, and RAFT-large needs torchvision.
+`--root` has Sintel and Middlebury in their official layouts, for the end-point error of flow (all pairs have equal
+weight). `--busy` repeats stabilization and the commands beside one spinning process per core. vid.stab needs an ffmpeg
+that was built with it, and RAFT-large needs torchvision.
 """
 
-import protoformer  # noqa: F401, I001 - first, as it makes OpenMP threads wait passively before torch is imported
+import protoformer  # noqa: F401, I001 - before torch, because it sets how OpenMP threads wait
 import argparse
 import json
 import math
@@ -37,7 +37,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from inference import raft
+from inference import measure_raft
 from measuring import peak_mib, synchronize
 from protoformer.batch.workers import core_count
 from protoformer.datasets.registry import open_dataset
@@ -58,27 +58,27 @@ from protoformer.video.writer import VideoWriter
 SIZES = {"440x1024": (440, 1024), "480p": (480, 854), "720p": (720, 1280), "1080p": (1080, 1920), "4k": (2160, 3840)}
 """(height, width) by name."""
 SEGMENTED_FRAMES, STABILIZED_FRAMES = 24, 60
-"""Frames of the clips that are segmented and stabilized."""
+"""Lengths of the clips for segmentation and stabilization."""
 BATCH_SIZE = 8
-"""Pairs in a batch, where the throughput of batches is measured."""
+"""Image pairs per batch, in the measurement of batched flow."""
 GPU_WARM_UP = 2
-"""Further calls that are not timed on a GPU, as kernels are compiled for new sizes."""
+"""Further warm-up calls on a GPU, where kernels are compiled for new sizes."""
 SHAKE = 3.0
 """Standard deviation of the camera's position from frame to frame, pixels."""
 DATASETS = {"sintel": "Sintel", "middlebury": "Middlebury"}
-"""Datasets for the accuracy of flow, and their folders below `--root`."""
+"""Datasets for the accuracy of flow, and their folders in `--root`."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one method costs.
+    """Cost of one method.
 
     Attributes:
         task: Task.
         method: Method.
         size: Name of the frame size.
-        milliseconds: Per frame, or of a command.
-        cpu_milliseconds: Least time of all cores, which changes less than the elapsed time if other programs run.
+        milliseconds: Elapsed time per frame, or of a command.
+        cpu_milliseconds: Minimum time of all cores, which varies less than the elapsed time if other programs run.
         mib: Peak memory, MiB; None where it is unknown.
         accuracy: Score, with its unit; empty where it is unknown.
     """
@@ -97,24 +97,28 @@ def shaky_frames(size: tuple[int, int], count: int) -> list[ImageArray]:
     generator = torch.Generator().manual_seed(0)
     height, width = size
     coarse = noise(height // 2 + 32, width // 2 + 32, generator, falloff=0.8)
-    wide = (255 * coarse).byte().permute(1, 2, 0).contiguous().numpy()
-    wide = cv2.resize(wide, (width + 64, height + 64), interpolation=cv2.INTER_CUBIC)
-    places = SHAKE * np.random.default_rng(0).normal(size=(count, 2))
-    moves = (np.array([[1, 0, -32 - x], [0, 1, -32 - y]]) for x, y in places)
-    return [np.asarray(cv2.warpAffine(wide, move, (width, height)), np.uint8) for move in moves]
+    texture = (255 * coarse).byte().permute(1, 2, 0).contiguous().numpy()
+    texture = cv2.resize(texture, (width + 64, height + 64), interpolation=cv2.INTER_CUBIC)
+    positions = SHAKE * np.random.default_rng(0).normal(size=(count, 2))
+    translations = (np.array([[1, 0, -32 - x], [0, 1, -32 - y]]) for x, y in positions)
+    return [np.asarray(cv2.warpAffine(texture, each, (width, height)), np.uint8) for each in translations]
 
 
 def time_call(step: Callable[[], object], device: torch.device, repeats: int) -> tuple[float, float, float | None]:
-    """Return the milliseconds of a call, the least of all cores, and the memory of the first, which is not timed."""
+    """Measure a call, with warm-up.
+
+    Returns:
+        The median elapsed milliseconds, the minimum milliseconds of all cores, and the peak memory of the warm-up, MiB.
+    """
     mib = peak_mib(step, device)
     for _ in range(GPU_WARM_UP if device.type == "cuda" else 0):
         step()
-    elapsed, of_cores = zip(*(time_once(step, device) for _ in range(repeats)), strict=True)
-    return statistics.median(elapsed), min(of_cores), mib
+    elapsed, cpu_times = zip(*(time_once(step, device) for _ in range(repeats)), strict=True)
+    return statistics.median(elapsed), min(cpu_times), mib
 
 
 def time_once(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
-    """Return the milliseconds of a call, and those of all cores for this process and its children."""
+    """Return the elapsed milliseconds of a call, and the CPU milliseconds of this process and its children."""
     synchronize(device)
     start, cpu_start = time.perf_counter(), sum(os.times()[:4])
     step()
@@ -123,41 +127,41 @@ def time_once(step: Callable[[], object], device: torch.device) -> tuple[float, 
 
 
 def flow_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
-    """Measure flow along a clip, where each frame is encoded once."""
+    """Measure flow of a video, which encodes each frame once, and of image pairs by other methods."""
     frames = shaky_frames(SIZES[size], repeats + GPU_WARM_UP + 3)
-    model = load("flow", str(device))
+    predictor = load("flow", str(device))
     for name, options in (("protoformer flow", {"zoom": 1}), ("protoformer flow --fast", FAST)):
-        video = iter(model.flow_video(iter(frames), batch_size=1, **options))
+        video = iter(predictor.flow_video(iter(frames), batch_size=1, **options))
         yield Cost("flow", name, size, *time_call(lambda: next(video), device, repeats))  # noqa: B023
-    if device.type == "cuda" and size != "4k":  # one pair of 4k fills the GPU
-        yield _batched_flow_cost(model, size, device, repeats)
+    if device.type == "cuda" and size != "4k":  # a single 4k pair uses the whole GPU
+        yield _batched_flow_cost(predictor, size, device, repeats)
     pair = tuple(torch.from_numpy(frame).permute(2, 0, 1).float() / 255 for frame in frames[:2])
     for name in BASELINES:
         step = partial(baseline_flow, name, *pair)
         yield Cost("flow", f"OpenCV {name}", size, *time_call(step, torch.device("cpu"), repeats))
     try:
-        cost = raft(SIZES[size], device, "auto", repeats)
+        cost = measure_raft(SIZES[size], device, "auto", repeats)
     except (ImportError, RuntimeError) as error:
         print(f"RAFT-large is left out: {error}", file=sys.stderr)
     else:
         yield Cost("flow", cost.name, size, cost.milliseconds, math.nan, cost.mib)
 
 
-def _batched_flow_cost(model: FlowPredictor, size: str, device: torch.device, repeats: int) -> Cost:
-    """Measure flow along a clip whose pairs are predicted `BATCH_SIZE` at a time."""
+def _batched_flow_cost(predictor: FlowPredictor, size: str, device: torch.device, repeats: int) -> Cost:
+    """Measure flow of a video with `BATCH_SIZE` pairs per batch."""
     frames = shaky_frames(SIZES[size], BATCH_SIZE * (repeats + GPU_WARM_UP + 1) + 1)
-    video = iter(model.flow_video(iter(frames), batch_size=BATCH_SIZE, zoom=1))
-    elapsed, of_cores, mib = time_call(lambda: list(islice(video, BATCH_SIZE)), device, repeats)
+    video = iter(predictor.flow_video(iter(frames), batch_size=BATCH_SIZE, zoom=1))
+    elapsed, cpu_time, mib = time_call(lambda: list(islice(video, BATCH_SIZE)), device, repeats)
     name = f"protoformer flow, batches of {BATCH_SIZE}"
-    return Cost("flow", name, size, elapsed / BATCH_SIZE, of_cores / BATCH_SIZE, mib)
+    return Cost("flow", name, size, elapsed / BATCH_SIZE, cpu_time / BATCH_SIZE, mib)
 
 
 def depth_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
     """Measure the depth of an image."""
     (frame,) = shaky_frames(SIZES[size], 1)
-    model = load("depth", str(device))
+    predictor = load("depth", str(device))
     for name, options in (("protoformer depth", {}), ("protoformer depth --no-mirrored", {"mirrored": False})):
-        step = partial(model.depth, frame, **options)
+        step = partial(predictor.depth, frame, **options)
         yield Cost("depth", name, size, *time_call(step, device, repeats))
 
 
@@ -169,23 +173,23 @@ def track_costs(size: str, device: torch.device, repeats: int) -> Iterator[Cost]
     steps: dict[str, Callable[[ImageArray], object]] = {"protoformer track": tracker.update}
     steps["protoformer track --method correlation"] = BaselineTracker("correlation", frames[0], box).update
     for name, update in steps.items():
-        following = iter(frames[1:])
-        step = lambda: update(next(following))  # noqa: B023, E731
+        remaining = iter(frames[1:])
+        step = lambda: update(next(remaining))  # noqa: B023, E731
         yield Cost("track", name, size, *time_call(step, device, 10 * repeats))
 
 
 def segment_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cost]:
-    """Measure the masks of moving objects along a clip."""
+    """Measure the segmentation of moving objects in a clip."""
     frames = shaky_frames(SIZES[size], SEGMENTED_FRAMES)
     predictor = load("segment", str(device))
     times: list[float] = []
-    next(iter(predictor.segment(frames[:4])))  # to warm up
+    next(iter(predictor.segment(frames[:4])))  # warm-up
     mib = peak_mib(lambda: times.extend(time_once(lambda: list(predictor.segment(frames)), device)), device)
     yield Cost("segment", "protoformer segment", size, *(each / len(frames) for each in times), mib)
 
 
 def stabilize_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cost]:
-    """Measure stabilization from a file to a file."""
+    """Measure stabilization from file to file."""
     with tempfile.TemporaryDirectory() as folder:
         clip, output = Path(folder) / "clip.mp4", Path(folder) / "steady.mp4"
         frames = shaky_frames(SIZES[size], STABILIZED_FRAMES)
@@ -210,22 +214,22 @@ def stabilize_costs(size: str, device: torch.device, _: int = 1) -> Iterator[Cos
 
         def vidstab() -> None:
             with VideoWriter(output, open_video(clip)) as writer:
-                for _, after in run_vidstab(video, None):
-                    writer.write(after)
+                for _, stabilized in run_vidstab(video, None):
+                    writer.write(stabilized)
 
         times = [each / len(frames) for each in time_once(vidstab, device)]
         yield Cost("stabilize", f"vid.stab {_vidstab_version()}", size, *times)
 
 
 def _vidstab_version() -> str:
-    """Return the version of vid.stab, which its library prints in its name."""
-    linked = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
-    line = next((line for line in linked.splitlines() if "libvidstab.so" in line), "")
+    """Return the version of vid.stab, which is part of the name of its library; empty if it is not installed."""
+    libraries = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
+    line = next((line for line in libraries.splitlines() if "libvidstab.so" in line), "")
     return line.split()[0].removeprefix("libvidstab.so.") if line else ""
 
 
 def command_costs(repeats: int) -> Iterator[Cost]:
-    """Measure commands from the start of their process to their end."""
+    """Measure commands from the start of their process to its end."""
     with tempfile.TemporaryDirectory() as folder:
         for index, frame in enumerate(shaky_frames((480, 640), 2)):
             cv2.imwrite(f"{folder}/{index}.png", frame)
@@ -242,11 +246,11 @@ def command_costs(repeats: int) -> Iterator[Cost]:
 
 
 def flow_errors(root: Path, device: torch.device) -> dict[str, str]:
-    """Return the mean end-point error of the methods of flow, as text."""
-    model: FlowPredictor = load("flow", str(device))
+    """Return the mean end-point errors of each flow method on each dataset, as text."""
+    predictor: FlowPredictor = load("flow", str(device))
     methods: dict[str, Any] = {
-        "protoformer flow": predictor_method(model, zoom=1),
-        "protoformer flow --fast": predictor_method(model, FAST["num_updates"], zoom=FAST["zoom"]),
+        "protoformer flow": predictor_method(predictor, zoom=1),
+        "protoformer flow --fast": predictor_method(predictor, FAST["num_updates"], zoom=FAST["zoom"]),
         **{f"OpenCV {name}": partial(baseline_flow, name) for name in BASELINES},
     }
     texts: dict[str, str] = {}
@@ -268,7 +272,7 @@ def _spin() -> None:
 
 @contextmanager
 def busy_cores() -> Iterator[None]:
-    """Keep one process spinning on each core."""
+    """Run one spinning process per core."""
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_spin, daemon=True) for _ in range(core_count())]
     for process in processes:
@@ -290,13 +294,13 @@ MEASUREMENTS = {
 }
 
 
-def cost_table(costs: list[Cost], device: torch.device) -> Table:
-    """Format a row per method."""
+def build_table(costs: list[Cost], device: torch.device) -> Table:
+    """Build a table with one row per measurement."""
     load_average = os.getloadavg()[0]
     title = f"{device}, {torch.get_num_threads()} threads, {core_count()} cores, load average {load_average:.1f}"
     table = Table(title=title, box=None)
-    for column in ("task", "method", "size", "ms", "ms of cores", "frames/s", "MiB", "accuracy"):
-        is_number = column in ("ms", "ms of cores", "frames/s", "MiB")
+    for column in ("task", "method", "size", "ms", "CPU ms", "frames/s", "MiB", "accuracy"):
+        is_number = column in ("ms", "CPU ms", "frames/s", "MiB")
         table.add_column(column, justify="right" if is_number else "left")
     for cost in costs:
         rate = "" if cost.task.startswith(("start", "busy: start")) else f"{1000 / cost.milliseconds:.1f}"
@@ -307,27 +311,41 @@ def cost_table(costs: list[Cost], device: torch.device) -> Table:
 
 
 def busy_costs(quiet: list[Cost], size: str, device: torch.device, repeats: int) -> Iterator[Cost]:
-    """Repeat stabilization and the commands beside spinning processes; the accuracy column is the slowdown."""
+    """Repeat stabilization and the commands beside spinning processes.
+
+    Args:
+        quiet: Costs without these processes; the slowdown relative to them is in the accuracy column.
+        size: Name of the frame size.
+        device: Device to run on.
+        repeats: Number of timed calls.
+    """
     with busy_cores():
         for cost in (*islice(stabilize_costs(size, device), 1), *command_costs(repeats)):
-            before = next(
-                each for each in quiet if (each.task, each.method, each.size) == (cost.task, cost.method, cost.size)
-            )
-            slowdown = f"{cost.milliseconds / before.milliseconds:.1f} times as long"
+            key = (cost.task, cost.method, cost.size)
+            baseline = next(each for each in quiet if (each.task, each.method, each.size) == key)
+            slowdown = f"{cost.milliseconds / baseline.milliseconds:.1f} times as long"
             yield replace(cost, task=f"busy: {cost.task}", mib=None, accuracy=slowdown)
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS))
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=[name for name in SIZES if name != "4k"])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--repeats", type=int, default=3, help="calls that are timed")
-    parser.add_argument("--commands", action=argparse.BooleanOptionalAction, default=True, help="time commands too")
-    parser.add_argument("--busy", action="store_true", help="repeat beside one spinning process per core")
+    parser.add_argument("--tasks", nargs="+", choices=MEASUREMENTS, default=list(MEASUREMENTS), help="tasks to measure")
+    parser.add_argument(
+        "--sizes",
+        nargs="+",
+        choices=SIZES,
+        default=[name for name in SIZES if name != "4k"],
+        help="frame sizes; default: all but 4k",
+    )
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="device to measure on")
+    parser.add_argument("--repeats", type=int, default=3, help="number of timed calls")
+    parser.add_argument("--commands", action=argparse.BooleanOptionalAction, default=True, help="also time commands")
+    parser.add_argument(
+        "--busy", action="store_true", help="repeat stabilization and the commands beside one spinning process per core"
+    )
     parser.add_argument("--root", type=Path, help="folder of the datasets, for the accuracy of flow")
-    parser.add_argument("--json", type=Path, help="file for the figures")
+    parser.add_argument("--json", type=Path, help="output file for the figures")
     arguments = parser.parse_args()
     device, costs = torch.device(arguments.device), []
     errors = flow_errors(arguments.root, device) if arguments.root and "flow" in arguments.tasks else {}
@@ -343,7 +361,7 @@ def main() -> None:
         costs.extend(command_costs(arguments.repeats) if arguments.commands else ())
         if arguments.busy and arguments.commands and "stabilize" in arguments.tasks:
             costs.extend(busy_costs(list(costs), arguments.sizes[0], device, arguments.repeats))
-    Console(width=160).print(cost_table(costs, device))
+    Console(width=160).print(build_table(costs, device))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(arguments.json, json.dumps([asdict(cost) for cost in costs], indent=1).encode())

@@ -1,11 +1,12 @@
 """Search for the fastest tiles of the kernels of CAP, LS and the MLP on this GPU.
 
-    python benchmarks/tiles.py                       K=100, heads of 32, bfloat16, 24 maps of 80x112
+    python benchmarks/tiles.py                       K=100, head width 32, bfloat16, 24 maps of 80x112
     python benchmarks/tiles.py --prototypes 200 --head-width 64 --dtype float16
     python benchmarks/tiles.py --dtype float32 --jobs 16 --kernels sums synchronize
 
-Every tile is measured for every kernel. The fastest few are printed with their times and their error on a small map,
-compared with the reference in float64, and finally the lines for TILES in src/protoformer/models/kernels/tiles.py.
+Every tile is measured for every kernel. The four fastest are printed with their times and their errors relative to the
+reference in float64 on a small map. At the end the lines for TILES in src/protoformer/models/kernels/tiles.py are
+printed.
 """
 
 import argparse
@@ -19,75 +20,77 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from measuring import captured
-from protoformer.models.kernels import reference as plain
+from measuring import capture_graph
+from protoformer.models.kernels import reference
 from protoformer.models.kernels.tiles import TILES, Tile, fits, padded, tile_for
 
 BY_PROTOTYPES = ("sums", "sums_backward", "synchronize", "synchronize_backward")
 BY_CHANNELS = ("project", "mlp", "mlp_tokens", "mlp_weights")
 KERNELS = (*BY_PROTOTYPES, *BY_CHANNELS)
 ONE_PROGRAM_PER_BLOCK = ("synchronize", "project", "mlp", "mlp_tokens")
-Call = Callable[[], tuple[Tensor, ...]]
+KernelCall = Callable[[], tuple[Tensor, ...]]
 
 
-def inputs(images: int, heads: int, count: int, width: int, pixels: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Draw random inputs of all kernels."""
+def random_inputs(
+    images: int, heads: int, num_prototypes: int, head_width: int, pixels: int, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Draw random inputs for all kernels, by name."""
     generator = torch.Generator("cuda").manual_seed(0)
 
-    def draw(*shape: int, kind: torch.dtype = dtype) -> Tensor:
-        return torch.randn(*shape, generator=generator, device="cuda", dtype=torch.float32).to(kind)
+    def draw(*shape: int, dtype: torch.dtype = dtype) -> Tensor:
+        return torch.randn(*shape, generator=generator, device="cuda", dtype=torch.float32).to(dtype)
 
-    channels, full = heads * width, torch.float32
+    channels, full = heads * head_width, torch.float32
     return {
-        "queries": draw(images, count, heads, width).transpose(1, 2),
-        "keys": draw(images, pixels, heads, width).transpose(1, 2),
-        "values": draw(images, pixels, heads, width).transpose(1, 2),
-        "d_sums": draw(images, heads, count, width, kind=full),
-        "d_mass": draw(images, heads, count, kind=full),
-        "features": draw(images, pixels, channels, kind=full),
-        "directions": plain.unit_vectors(draw(images, count, channels)),
+        "queries": draw(images, num_prototypes, heads, head_width).transpose(1, 2),
+        "keys": draw(images, pixels, heads, head_width).transpose(1, 2),
+        "values": draw(images, pixels, heads, head_width).transpose(1, 2),
+        "d_sums": draw(images, heads, num_prototypes, head_width, dtype=full),
+        "d_mass": draw(images, heads, num_prototypes, dtype=full),
+        "features": draw(images, pixels, channels, dtype=full),
+        "directions": reference.unit_vectors(draw(images, num_prototypes, channels)),
         "pixel_queries": draw(images, pixels, channels),
-        "prototype_keys": draw(images, count, channels),
-        "prototype_values": draw(images, count, channels),
-        "alpha": draw(heads, kind=full),
-        "beta": draw(heads, kind=full),
+        "prototype_keys": draw(images, num_prototypes, channels),
+        "prototype_values": draw(images, num_prototypes, channels),
+        "alpha": draw(heads, dtype=full),
+        "beta": draw(heads, dtype=full),
         "d_attended": draw(images, pixels, channels),
         "rows": draw(images * pixels, channels),
         "d_rows": draw(images * pixels, channels),
         "first": draw(2 * channels, channels) / 8,
-        "first_bias": draw(2 * channels, kind=full),
+        "first_bias": draw(2 * channels, dtype=full),
         "second": draw(channels, 2 * channels) / 8,
-        "second_bias": draw(channels, kind=full),
+        "second_bias": draw(channels, dtype=full),
         "query_weight": draw(channels, channels) / 8,
-        "query_bias": draw(channels, kind=full),
+        "query_bias": draw(channels, dtype=full),
     }
 
 
-def call_of(kernel: str, tensors: dict[str, Tensor]) -> Call:
-    """Return a call that launches a kernel on these inputs."""
+def bind_kernel(kernel: str, tensors: dict[str, Tensor]) -> KernelCall:
+    """Return a function that launches a kernel on these inputs."""
     from protoformer.models.kernels import prototyping_kernels, synchronization_kernels
 
     if kernel in BY_CHANNELS:
-        return layer_call(kernel, tensors)
+        return bind_layer_kernel(kernel, tensors)
     projections = [tensors[name] for name in ("queries", "keys", "values")]
     prototype_inputs = [tensors[name] for name in ("prototype_keys", "prototype_values", "alpha", "beta")]
     if kernel == "sums":
         return lambda: prototyping_kernels.prototype_sums(*projections)
     if kernel == "sums_backward":
-        return sums_backward_call(tensors, projections)
+        return bind_sums_backward(tensors, projections)
     if kernel == "synchronize":
-        queried = (tensors["query_weight"], tensors["query_bias"])
+        query_proj = (tensors["query_weight"], tensors["query_bias"])
         return lambda: synchronization_kernels.synchronize(
-            tensors["features"], tensors["directions"], queried, *prototype_inputs
+            tensors["features"], tensors["directions"], query_proj, *prototype_inputs
         )
-    nearest = plain.nearest_prototype(tensors["features"], tensors["directions"])
+    nearest = reference.nearest_prototype(tensors["features"], tensors["directions"])
     return lambda: synchronization_kernels.synchronize_backward(
         tensors["d_attended"], tensors["pixel_queries"], *prototype_inputs, nearest
     )
 
 
-def layer_call(kernel: str, tensors: dict[str, Tensor]) -> Call:
-    """Return a call of a kernel of the projection or the MLP."""
+def bind_layer_kernel(kernel: str, tensors: dict[str, Tensor]) -> KernelCall:
+    """Return a function that launches a kernel of the projection or the MLP."""
     from protoformer.models.kernels import mlp_kernels
 
     layer = [tensors[name] for name in ("first", "first_bias", "second")]
@@ -101,8 +104,8 @@ def layer_call(kernel: str, tensors: dict[str, Tensor]) -> Call:
     return lambda: mlp_kernels.weights_gradient(tensors["d_rows"], tensors["rows"], *layer)
 
 
-def sums_backward_call(tensors: dict[str, Tensor], projections: list[Tensor]) -> Call:
-    """Return a call of the backward pass as a mixer runs it, with stored softmax denominators."""
+def bind_sums_backward(tensors: dict[str, Tensor], projections: list[Tensor]) -> KernelCall:
+    """Return a function that runs the backward pass of the sums as a mixer does, with stored softmax denominators."""
     from protoformer.models.kernels import prototyping_kernels
     from protoformer.models.kernels.blocked import like_tokens
 
@@ -112,41 +115,41 @@ def sums_backward_call(tensors: dict[str, Tensor], projections: list[Tensor]) ->
     d_mass = tensors["d_mass"].transpose(1, 2).contiguous()
     d_keys, d_values = like_tokens(keys), like_tokens(values)
 
-    def call() -> tuple[Tensor, ...]:
-        parts = prototyping_kernels.partial_gradients(
+    def run() -> tuple[Tensor, ...]:
+        parts, _ = prototyping_kernels.partial_gradients(
             tensors["d_sums"], d_mass, *projections, d_keys, d_values, lse=lse
         )
-        batch, heads, count, width = queries.shape
-        d_queries = parts.sum(dim=0)[: batch * count].view(batch, count, heads, width)
+        batch, heads, num_prototypes, head_width = queries.shape
+        d_queries = parts.sum(dim=0)[: batch * num_prototypes].view(batch, num_prototypes, heads, head_width)
         return d_queries.transpose(1, 2), d_keys, d_values
 
-    return call
+    return run
 
 
-def exact(kernel: str, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-    """Compute the outputs of a kernel by the reference in float64."""
-    double = {name: each.double() for name, each in tensors.items()}
+def compute_reference(kernel: str, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
+    """Compute the outputs of a kernel with the reference implementation in float64."""
+    double = {name: tensor.double() for name, tensor in tensors.items()}
     if kernel in BY_CHANNELS:
-        return exact_layer(kernel, double)
+        return compute_layer_reference(kernel, double)
     projections = [double[name].requires_grad_() for name in ("queries", "keys", "values")]
     prototype_inputs = [
         double[name].requires_grad_() for name in ("prototype_keys", "prototype_values", "alpha", "beta")
     ]
-    nearest = plain.nearest_prototype(tensors["features"], tensors["directions"])
+    nearest = reference.nearest_prototype(tensors["features"], tensors["directions"])
     if kernel == "sums":
-        return plain.prototype_sums(*projections)
+        return reference.prototype_sums(*projections)
     if kernel == "sums_backward":
         return torch.autograd.grad(
-            plain.prototype_sums(*projections), projections, [double["d_sums"], double["d_mass"]]
+            reference.prototype_sums(*projections), projections, [double["d_sums"], double["d_mass"]]
         )
     if kernel == "synchronize":
         queries = double["features"] @ double["query_weight"].T + double["query_bias"]
-        return plain.gated(queries, *prototype_inputs, nearest), nearest
-    gate = [double["pixel_queries"].requires_grad_(), *prototype_inputs]
-    return torch.autograd.grad(plain.gated(*gate, nearest), gate, double["d_attended"])
+        return reference.gated(queries, *prototype_inputs, nearest), nearest
+    inputs = [double["pixel_queries"].requires_grad_(), *prototype_inputs]
+    return torch.autograd.grad(reference.gated(*inputs, nearest), inputs, double["d_attended"])
 
 
-def exact_layer(kernel: str, double: dict[str, Tensor]) -> tuple[Tensor, ...]:
+def compute_layer_reference(kernel: str, double: dict[str, Tensor]) -> tuple[Tensor, ...]:
     """Compute the outputs of the projection or the MLP in float64."""
     if kernel == "project":
         return (double["features"].flatten(0, 1) @ double["first"].T + double["first_bias"],)
@@ -159,99 +162,107 @@ def exact_layer(kernel: str, double: dict[str, Tensor]) -> tuple[Tensor, ...]:
     return gradients[:1] if kernel == "mlp_tokens" else gradients[1:]
 
 
-def milliseconds(run: Call, calls: int = 5) -> float:
-    """Return the time of one of many calls in a CUDA graph, without the overhead of the host."""
+def measure_milliseconds(run: KernelCall, calls: int = 5) -> float:
+    """Measure the mean time of a call in a CUDA graph, which excludes the overhead of the host."""
     run()
-    replay = captured(lambda: [run() for _ in range(calls)])
+    replay = capture_graph(lambda: [run() for _ in range(calls)])
     replay()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
     for _ in range(3):
         replay()
     end.record()
     torch.cuda.synchronize()
-    return float(begin.elapsed_time(end)) / (3 * calls)
+    return float(start.elapsed_time(end)) / (3 * calls)
 
 
-def candidates(kernel: str, half: bool) -> list[Tile]:
-    """Return the tiles to measure."""
+def candidate_tiles(kernel: str, half: bool) -> list[Tile]:
+    """Return the tiles to measure; half: for half precision."""
     pixels = (32, 64, 128, 256) if half else (16, 32, 64)
     stages = (1, 2, 3) if half else (1, 2)
     programs = (1,) if kernel in ONE_PROGRAM_PER_BLOCK else (1, 2, 3, 4, 6)
-    tiles = [Tile(*each) for each in itertools.product(pixels, (4, 8), stages, programs)]
+    tiles = [Tile(*values) for values in itertools.product(pixels, (4, 8), stages, programs)]
     # `synchronize` has no stages; Triton 3.6 compiles the other tiles to invalid memory reads.
-    return [each for each in tiles if kernel != "synchronize" or (each.pixels < 32 * each.warps and each.stages == 1)]
+    return [tile for tile in tiles if kernel != "synchronize" or (tile.pixels < 32 * tile.warps and tile.stages == 1)]
 
 
-def size_of(kernel: str, channels: int, prototypes: int) -> int:
-    """Return the size in the keys of TILES."""
-    return padded(channels if kernel in BY_CHANNELS else prototypes)
+def tile_key_size(kernel: str, channels: int, num_prototypes: int) -> int:
+    """Return the size in the keys of `TILES`."""
+    return padded(channels if kernel in BY_CHANNELS else num_prototypes)
 
 
 def compile_tile(task: tuple[str, Tile, tuple[int, int, int, int, str]]) -> None:
-    """Compile one tile in a separate process, for the shared cache on disk."""
-    kernel, tile, (heads, count, width, _, name) = task
+    """Compile one tile in a worker process, which stores it in Triton's cache on disk.
+
+    Args:
+        task: Kernel, tile, and (heads, prototypes, head width, pixels, name of the dtype).
+    """
+    kernel, tile, (heads, num_prototypes, head_width, _, name) = task
     dtype: torch.dtype = getattr(torch, name)
-    TILES[(kernel, dtype != torch.float32, size_of(kernel, heads * width, count))] = tile
-    # Sizes are multiples of 16, which Triton specializes on, as in the timed run.
-    call_of(kernel, inputs(1, heads, count, width, 16 * tile.pixels, dtype))()
+    TILES[(kernel, dtype != torch.float32, tile_key_size(kernel, heads * head_width, num_prototypes))] = tile
+    # Triton specializes on sizes that are multiples of 16, as in the timed run.
+    bind_kernel(kernel, random_inputs(1, heads, num_prototypes, head_width, 16 * tile.pixels, dtype))()
 
 
 def main() -> None:
-    """Measure and print the tiles."""
+    """Run the search."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--prototypes", type=int, default=100)
-    parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--head-width", type=int, default=32)
-    parser.add_argument("--images", type=int, default=24)
-    parser.add_argument("--pixels", type=int, default=80 * 112)
-    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
-    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS)
-    parser.add_argument("--jobs", type=int, default=8, help="processes that compile")
+    parser.add_argument("--prototypes", type=int, default=100, help="number of prototypes K")
+    parser.add_argument("--heads", type=int, default=4, help="number of heads")
+    parser.add_argument("--head-width", type=int, default=32, help="channels of a head")
+    parser.add_argument("--images", type=int, default=24, help="number of maps")
+    parser.add_argument("--pixels", type=int, default=80 * 112, help="pixels of a map")
+    parser.add_argument(
+        "--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="dtype of matrix products"
+    )
+    parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=KERNELS, help="kernels to measure")
+    parser.add_argument("--jobs", type=int, default=8, help="number of compilation processes")
     arguments = parser.parse_args()
     dtype: torch.dtype = getattr(torch, arguments.dtype)
-    half, count = dtype != torch.float32, arguments.prototypes
-    shape = (arguments.heads, count, arguments.head_width)
+    half, num_prototypes = dtype != torch.float32, arguments.prototypes
+    shape = (arguments.heads, num_prototypes, arguments.head_width)
 
     start = time.perf_counter()
     tasks = {
         (kernel, tile.pixels, tile.warps, tile.stages): (kernel, tile, (*shape, arguments.pixels, arguments.dtype))
         for kernel in arguments.kernels
-        for tile in candidates(kernel, half)
+        for tile in candidate_tiles(kernel, half)
     }
     with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
-        failed = [each.exception() for each in [pool.submit(compile_tile, task) for task in tasks.values()]]
-    print(f"{len(tasks)} compiled in {time.perf_counter() - start:.0f} s, {sum(map(bool, failed))} do not fit")
+        errors = [future.exception() for future in [pool.submit(compile_tile, task) for task in tasks.values()]]
+    seconds = time.perf_counter() - start
+    print(f"{len(tasks)} tiles compiled in {seconds:.0f} s, {sum(map(bool, errors))} of them failed")
 
-    large = inputs(arguments.images, *shape, arguments.pixels, dtype)
-    small = inputs(1, *shape, 304, dtype)
+    large = random_inputs(arguments.images, *shape, arguments.pixels, dtype)
+    small = random_inputs(1, *shape, 304, dtype)
     lines = []
     for kernel in arguments.kernels:
-        size = size_of(kernel, arguments.heads * arguments.head_width, count)
+        size = tile_key_size(kernel, arguments.heads * arguments.head_width, num_prototypes)
         key = (kernel, half, size)
-        current, reference, timed = tile_for(kernel, dtype, size), exact(kernel, small), []
-        for tile in candidates(kernel, half):
+        current, expected_outputs = tile_for(kernel, dtype, size), compute_reference(kernel, small)
+        timed: list[tuple[float, Tile]] = []
+        for tile in candidate_tiles(kernel, half):
             TILES[key] = tile
             try:
-                spent = milliseconds(call_of(kernel, large))
+                milliseconds = measure_milliseconds(bind_kernel(kernel, large))
             except Exception as error:
                 print(f"{kernel} {tile}: {type(error).__name__} {str(error)[:100]}")
-                if "illegal" in str(error):  # this process cannot use the GPU any more
+                if "illegal" in str(error):  # the CUDA context of this process is unusable after that
                     raise
                 continue
             if fits(kernel, dtype, size):
-                timed.append((spent, tile))
+                timed.append((milliseconds, tile))
         TILES[key] = current
-        timed.sort(key=lambda each: each[0])
-        print(f"\n{kernel}: {milliseconds(call_of(kernel, large)):.3f} ms with the current {current}")
-        for spent, tile in timed[:4]:
+        timed.sort(key=lambda entry: entry[0])
+        print(f"\n{kernel}: {measure_milliseconds(bind_kernel(kernel, large)):.3f} ms with the current tile {current}")
+        for milliseconds, tile in timed[:4]:
             TILES[key] = tile
-            errors = [
-                float((actual.double() - expected.detach()).norm() / expected.detach().norm())
-                for actual, expected in zip(call_of(kernel, small)(), reference, strict=True)
-                if actual.is_floating_point()
+            relative_errors = [
+                float((output.double() - expected.detach()).norm() / expected.detach().norm())
+                for output, expected in zip(bind_kernel(kernel, small)(), expected_outputs, strict=True)
+                if output.is_floating_point()
             ]
-            print(f"  {spent:.3f} ms {tile} error {max(errors):.1e}")
+            print(f"  {milliseconds:.3f} ms {tile} error {max(relative_errors):.1e}")
         TILES[key] = current
         if timed:
             lines.append(f"    {key!r}: {timed[0][1]!r},".replace("'", '"'))

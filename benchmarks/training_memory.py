@@ -1,6 +1,8 @@
-"""Peak memory of two training steps on a CPU, each in a process of its own, beside the estimate of `train`.
+"""Measure the peak memory of two training steps on a CPU, next to the estimate of `protoformer train`.
 
-Example: `python benchmarks/training_memory.py --json out/training_memory.json`
+    python benchmarks/training_memory.py --json out/training_memory.json
+
+Each row is measured in a separate process.
 """
 
 import argparse
@@ -31,11 +33,12 @@ ROWS = (
     ("track", "paper", 2, (192, 256)),
 )
 """Task, preset, batch size and crop (or rendered frame, for tracking) of each row."""
-QUIET = ("run.validation_scenes=0", "run.validate_every=0", "run.draw_every=0", "data.num_workers=0")
+NO_VALIDATION = ("run.validation_scenes=0", "run.validate_every=0", "run.draw_every=0", "data.num_workers=0")
+"""Settings that switch off validation, drawings and data workers."""
 
 
-def measure(recipe: str, settings: list[str]) -> int:
-    """Return the peak memory in bytes of a process that trains for two steps."""
+def measure_peak_bytes(recipe: str, settings: list[str]) -> int:
+    """Measure the peak memory of a process that trains for two steps, bytes."""
     with TemporaryDirectory() as folder:
         options = [word for setting in settings for word in ("--set", setting)]
         command = [*(sys.executable, "-m", "protoformer", "train", recipe), *("-o", folder, "--device", "cpu")]
@@ -47,24 +50,26 @@ def measure(recipe: str, settings: list[str]) -> int:
 
 
 def main() -> None:
-    """Print the table, and write it as json."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="+", default=["flow", "depth", "track", "stabilize"])
-    parser.add_argument("--presets", nargs="+", default=["tiny", "fast", "paper"])
-    parser.add_argument("--json", type=Path, help="file to write")
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", nargs="+", default=["flow", "depth", "track", "stabilize"], help="tasks to measure")
+    parser.add_argument("--presets", nargs="+", default=["tiny", "fast", "paper"], help="presets to measure")
+    parser.add_argument("--json", type=Path, help="output file for the figures")
     arguments = parser.parse_args()
     rows = []
     print(f"{'task':10} {'preset':6} {'batch':>5} {'crop':>8} {'measured':>9} {'estimated':>9} MiB")
-    for task, preset, batch, (height, width) in ROWS:
+    for task, preset, batch_size, (height, width) in ROWS:
         if task not in arguments.tasks or preset not in arguments.presets:
             continue
-        settings = [f"model.preset={preset}", f"data.batch_size={batch}", f"data.crop_size=[{height}, {width}]"]
+        settings = [f"model.preset={preset}", f"data.batch_size={batch_size}", f"data.crop_size=[{height}, {width}]"]
         recipe = f"{task}-synthetic"
-        measured = measure(recipe, [*settings, *QUIET]) / 2**20
+        measured = measure_peak_bytes(recipe, [*settings, *NO_VALIDATION]) / 2**20
         estimated = step_bytes(read_recipe(recipe).changed(settings)) / 2**20
-        row = {"task": task, "preset": preset, "batch": batch, "crop": [height, width]}
+        row = {"task": task, "preset": preset, "batch": batch_size, "crop": [height, width]}
         rows.append({**row, "measured_mib": round(measured), "estimated_mib": round(estimated)})
-        print(f"{task:10} {preset:6} {batch:5} {f'{height}x{width}':>8} {measured:9.0f} {estimated:9.0f}", flush=True)
+        print(
+            f"{task:10} {preset:6} {batch_size:5} {f'{height}x{width}':>8} {measured:9.0f} {estimated:9.0f}", flush=True
+        )
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(rows, indent=1))

@@ -93,19 +93,19 @@ def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
     benchmark = benchmark_of("prototyping", monkeypatch)
     growth = {}
     for mixer, build in (("CAP", lambda: benchmark.Prototyping(128, 4)), ("self-attention", benchmark.SelfAttention)):
-        small, large = (benchmark.operations(build, size) for size in ((54, 120), (108, 240)))
+        small, large = (benchmark.count_flops(build, size) for size in ((54, 120), (108, 240)))
         growth[mixer] = large / small
     assert growth["CAP"] == pytest.approx(4.0, abs=0.1)
     assert growth["self-attention"] == pytest.approx(16.0, abs=1.0)
 
     monkeypatch.setattr(benchmark, "SIZES", ((4, 5), (8, 10)))
-    monkeypatch.setattr(benchmark, "STEPS", 4)
+    monkeypatch.setattr(benchmark, "NUM_ITERATIONS", 4)
     monkeypatch.setattr(benchmark, "WORKLOADS", {"cpu": ((1, 8, 10, 64),)})
     arguments = ["--device", "cpu", "--repeats", "1", "--json", str(tmp_path / "figures.json")]
     monkeypatch.setattr(sys, "argv", ["prototyping.py", *arguments])
     benchmark.main()
     printed = capsys.readouterr().out
-    assert "CAP grows" in printed and "CAP + LS, floor" in printed
+    assert "CAP, ratio" in printed and "CAP + LS, lower bound" in printed
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert len(figures["costs"]) == 4
     assert [each["version"] for each in figures["versions"]] == [

@@ -26,7 +26,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_a_slope_is_what_memory_grows_by(benchmark: ModuleType) -> None:
     held, pixels = [], b"x" * 2**22
-    meter = benchmark.Meter((2, 6))
+    meter = benchmark.MemoryMeter((2, 6))
     for done in range(1, 8):
         held.append(mmap.mmap(-1, len(pixels)))  # fresh pages, where the heap may have freed ones to reuse
         held[-1].write(pixels)
@@ -41,7 +41,7 @@ def test_a_task_is_measured_and_written(
     pytest.importorskip("av")
     clip = tmp_path / "clip.mp4"
     with VideoWriter(clip, fps=30) as writer:
-        for image in benchmark.shaky_images(4, (64, 96)):
+        for image in benchmark.shaky_frames(4, (64, 96)):
             writer.write(image)
     monkeypatch.setattr(sys, "argv", ["long_clip.py", "--only", "track", str(clip), "--frames", "2", "4"])
     benchmark.main()

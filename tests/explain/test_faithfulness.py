@@ -9,7 +9,7 @@ import protoformer as pf
 from protoformer.geometry.warps import cell_of_pixel
 from protoformer.synthetic.generator import SyntheticScenes
 from protoformer.synthetic.texture_bank import procedural_bank
-from prototype_regions import grid_joined, joined_cells
+from prototype_regions import grid_joined_fraction, joined_fraction
 from region_baselines import k_means_regions, slic_regions
 from region_metrics import adjusted_rand_index
 
@@ -40,6 +40,6 @@ def test_slic_without_scikit_image_names_the_extra(monkeypatch: pytest.MonkeyPat
 
 
 def test_cells_of_a_grid_are_joined_but_at_its_lines() -> None:
-    assert joined_cells(torch.tensor([[0, 0, 1], [0, 2, 1]])) == pytest.approx(3 / 7)
+    assert joined_fraction(torch.tensor([[0, 0, 1], [0, 2, 1]])) == pytest.approx(3 / 7)
     horizontal, vertical = 24 * (31 - 9), 32 * (23 - 9)  # pairs of cells; nine lines in each direction
-    assert grid_joined((192, 256), 100, 8) == pytest.approx((horizontal + vertical) / (24 * 31 + 32 * 23))
+    assert grid_joined_fraction((192, 256), 100, 8) == pytest.approx((horizontal + vertical) / (24 * 31 + 32 * 23))
