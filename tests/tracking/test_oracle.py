@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from protoformer.errors import InputError
 from protoformer.geometry.regions import box_iou, enlarge_boxes, roi_align
 from protoformer.models.config import preset
 from protoformer.models.heads.tracking import Template, TrackingPrediction
@@ -95,3 +96,42 @@ def test_an_occluded_target_keeps_its_box_and_is_detected_again_near_and_far(mod
     for _ in range(8):  # what was found first may have been a part
         (target,) = tracker.update(draw_frame((RED, (200, 120, 32, 32))))
     assert not target.lost and target.box == pytest.approx((200, 120, 32, 32), abs=0.5)
+
+
+def test_targets_are_added_and_removed_while_others_are_tracked(model: TrackingPredictor) -> None:
+    def frame(step: int) -> Tensor:
+        return draw_frame((RED, (20 + 4 * step, 30, 32, 32)), (GREEN, (180 - 3 * step, 90, 24, 40)))
+
+    tracker = model.tracker(frame(0), (20, 30, 32, 32), precision="full")
+    tracker.update(frame(1))
+    assert tracker.add((177, 90, 24, 40)) == (1,) and tracker.ids == (0, 1)
+    assert tracker.state[1].box == (177, 90, 24, 40) and tracker.state[1].score == 1
+    tracker.update(frame(2))
+    assert tracker.state[0].box == pytest.approx((28, 30, 32, 32), abs=0.5)
+    assert tracker.state[1].box == pytest.approx((174, 90, 24, 40), abs=0.5)
+    tracker.remove(0)
+    (green,) = tracker.update(frame(3))
+    assert tracker.ids == (1,) and green.box == pytest.approx((171, 90, 24, 40), abs=0.5)
+    tracker.remove(1)
+    assert tracker.update(frame(4)) == () and tracker.state == {}
+    assert tracker.add([(36, 30, 32, 32)]) == (2,)  # identities are not reused
+    tracker.update(frame(5))
+    assert tracker.state[2].box == pytest.approx((40, 30, 32, 32), abs=0.5)
+    with pytest.raises(InputError, match="there is no target 7; the tracker has 2"):
+        tracker.remove(2, 7)
+    assert tracker.ids == (2,)
+    with pytest.raises(InputError, match="outside the frame"):
+        tracker.add((500, 0, 10, 10))
+
+
+def test_a_detection_that_the_first_template_does_not_confirm_is_not_believed() -> None:
+    predictor = TrackingPredictor(Oracle(), trained=True, device=torch.device("cpu"))
+    tracker = predictor.tracker(draw_frame((RED, (40, 40, 32, 32))), (40, 40, 32, 32), precision="full")
+    tracker.update(draw_frame())
+    color = torch.tensor(GREEN)[None] * 2 - 1
+    tracker._memory.template = (color[:, None], color[:, None], color)  # drifted to another object
+    (target,) = tracker.update(draw_frame((GREEN, (44, 40, 32, 32))))
+    assert target.lost and target.score == 0
+    tracker._memory.template = tracker._memory.first
+    (target,) = tracker.update(draw_frame((RED, (44, 40, 32, 32))))
+    assert not target.lost and target.box == pytest.approx((44, 40, 32, 32), abs=1)

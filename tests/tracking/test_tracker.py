@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protoformer.tracking.tracker import LOST_SCORE, PATIENCE, REDETECT_SCORE, REDETECT_SCORE_REMOTE, Target
+from protoformer.tracking.tracker import (
+    LOST_SCORE,
+    PATIENCE,
+    REDETECT_SCORE,
+    REDETECT_SCORE_REMOTE,
+    REMOTE_REGIONS,
+    Target,
+)
 
 SIZE = (240, 320)
 BOX = (100.0, 80.0, 40.0, 30.0)
@@ -17,8 +24,12 @@ def lost(frames: int) -> Target:
     return target
 
 
+def side(target: Target) -> float:
+    return target.search_regions(4.0, SIZE)[0].side
+
+
 def test_a_target_is_searched_around_its_last_box() -> None:
-    region = Target(BOX).search_region(4.0, SIZE)
+    (region,) = Target(BOX).search_regions(4.0, SIZE)
     assert (region.x, region.y, region.remote) == (120, 95, False)
     assert region.side == pytest.approx(4 * (40 * 30) ** 0.5)
 
@@ -45,10 +56,10 @@ def test_a_lost_target_is_detected_again_from_a_higher_score_on_and_a_still_high
 
 
 def test_a_window_grows_while_the_target_is_lost_and_not_without_end() -> None:
-    sides = [lost(frames).search_region(4.0, SIZE).side for frames in range(40)]
+    sides = [lost(frames).search_regions(4.0, SIZE)[0].side for frames in range(40)]
     assert sides == sorted(sides) and sides[PATIENCE] == pytest.approx(2 * sides[0])
     assert sides[-1] == sides[-2] == pytest.approx(2 * sides[0])
-    assert Target(BOX, frames_lost=10**6).search_region(4.0, SIZE).side == sides[-1]
+    assert {region.side for region in Target(BOX, frames_lost=10**6).search_regions(4.0, SIZE)} == {sides[-1]}
 
 
 def test_a_size_changes_by_a_third_a_frame_at_most_and_a_window_keeps_a_quarter_of_the_first() -> None:
@@ -61,7 +72,7 @@ def test_a_size_changes_by_a_third_a_frame_at_most_and_a_window_keeps_a_quarter_
     assert target.box[2:] == pytest.approx((40 * 0.75**4, 30 * 0.75**4))
     for _ in range(20):
         target = target.after((110.0, 90.0, 2.0, 2.0), 0.9, False, SIZE)
-    assert target.search_region(4.0, SIZE).side == pytest.approx(0.25 * Target(BOX).search_region(4.0, SIZE).side)
+    assert side(target) == pytest.approx(0.25 * side(Target(BOX)))
     grown = Target(BOX).after((0.0, 0.0, 200.0, 200.0), 0.9, False, SIZE)
     assert grown.box[2:] == pytest.approx((40 * 4 / 3, 30 * 4 / 3))
 
@@ -71,26 +82,38 @@ def test_a_lost_target_is_looked_for_at_its_usual_size() -> None:
     for _ in range(3):  # as it vanishes behind something, a sliver is seen
         target = target.after((115.0, 90.0, 10.0, 10.0), 0.9, False, SIZE)
     assert target.box[2] < 0.45 * BOX[2]
-    seen, gone = target.search_region(4.0, SIZE), target.after(BOX, 0.0, False, SIZE).search_region(4.0, SIZE)
-    assert gone.side > 1.6 * seen.side and gone.side < 1.08 * Target(BOX).search_region(4.0, SIZE).side
+    seen, gone = side(target), side(target.after(BOX, 0.0, False, SIZE))
+    assert gone > 1.6 * seen and gone < 1.08 * side(Target(BOX))
 
 
 @given(st.integers(20, 400), st.integers(20, 400), st.floats(4, 60))
-def test_in_time_every_place_of_the_frame_is_looked_at(height: int, width: int, side: float) -> None:
-    target, seen = Target((1.0, 2.0, side, side), frames_lost=PATIENCE), set()
-    for _ in range(2 * 40 * 40):
-        region = target.search_region(4.0, (height, width))
-        reach = region.side / 2
-        seen |= {
-            (row, column)
-            for row in range(0, height, 10)
-            for column in range(0, width, 10)
-            if abs(region.x - column) <= reach and abs(region.y - row) <= reach
-        }
-        if len(seen) == len(range(0, height, 10)) * len(range(0, width, 10)):
+def test_the_whole_frame_is_searched_in_time(height: int, width: int, side: float) -> None:
+    target, covered = Target((1.0, 2.0, side, side), frames_lost=PATIENCE), set()
+    points = {(row, column) for row in range(0, height, 10) for column in range(0, width, 10)}
+    for _ in range(40 * 40):
+        local, *remote = target.search_regions(4.0, (height, width))
+        assert not local.remote and 1 <= len(remote) <= REMOTE_REGIONS and all(region.remote for region in remote)
+        for region in remote:
+            covered |= {
+                (row, column)
+                for row, column in points
+                if max(abs(region.x - column), abs(region.y - row)) <= region.side / 2
+            }
+        if covered == points:
             return
-        target = target.after((0.0, 0.0, 9.0, 9.0), 0.0, region.remote, (height, width))
-    raise AssertionError("some places were never looked at")
+        target = target.after((0.0, 0.0, 9.0, 9.0), 0.0, False, (height, width))
+    raise AssertionError("some points were never searched")
+
+
+def test_a_frame_of_480p_is_searched_within_a_second_for_a_target_of_30_pixels() -> None:
+    centers = set()
+    for frames_lost in range(30):
+        centers |= {
+            (region.x, region.y)
+            for region in Target((0.0, 0.0, 30.0, 30.0), frames_lost=frames_lost).search_regions(4.0, (480, 854))
+            if region.remote
+        }
+    assert len(centers) == 6 * 3
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from protoformer.errors import InputError
-from protoformer.geometry.regions import Crops
+from protoformer.geometry.regions import Crops, box_iou
+from protoformer.io.files import short_repr
 from protoformer.io.image_input import ImageLike, as_frame
 from protoformer.models.runtime import Tensors
 from protoformer.tracking.engine import TrackingEngine
@@ -21,8 +22,13 @@ search region away from its last position, from the third on."""
 GROWTH, MAX_GROWTH = 1.08, 2.0
 """Growth of the search region per frame while the target is lost, and its limit, the largest scale in training."""
 PATIENCE = 10
-"""Frames during which a lost target is searched at its last position; afterwards every other frame searches the next
-region of a grid over the whole frame."""
+"""Frames during which a lost target is searched at its last position only; afterwards also in regions of a grid over
+the whole frame."""
+REMOTE_REGIONS = 2
+"""Regions of that grid per frame and lost target. A frame of 854 x 480 pixels is searched within a second for a target
+of 30 x 30 pixels."""
+MIN_VERIFIED_IOU = 0.3
+"""IoU of a detected target with the box that the first template alone finds there."""
 MAX_STRIDE = 2 / 3
 """Largest distance between neighboring regions of that grid, in sides of a region."""
 PRIOR_STRENGTH = 30.0
@@ -86,29 +92,38 @@ class Target:
         """Strength of the position prior, as in `PRIOR_STRENGTH`; 0 while the target is lost."""
         return 0.0 if self.lost else PRIOR_STRENGTH
 
-    def search_region(self, search_scale: float, size: tuple[int, int]) -> SearchRegion:
-        """Return the search region of the next frame, of (height, width) pixels.
+    def search_regions(self, search_scale: float, size: tuple[int, int]) -> list[SearchRegion]:
+        """Return the search regions of the next frame, of (height, width) pixels; a lost target has several.
 
         `search_scale` is the side of a search region in square roots of the area of the box.
         """
         x, y, width, height = self.box
         extent = max(self.mean_size if self.lost else _root_area(self.box), MIN_REGION * self.first_size)
         side = search_scale * extent * math.exp(min(self.frames_lost * math.log(GROWTH), math.log(MAX_GROWTH)))
-        overdue = self.frames_lost - PATIENCE
-        if overdue <= 0 or overdue % 2 == 0:
-            return SearchRegion(x + width / 2, y + height / 2, side)
+        regions = [SearchRegion(x + width / 2, y + height / 2, side)]
+        if self.frames_lost < PATIENCE:
+            return regions
         columns, rows = (max(1, math.ceil(length / (MAX_STRIDE * side))) for length in (size[1], size[0]))
-        row, column = divmod(overdue // 2 % (columns * rows), columns)
-        return SearchRegion((column + 0.5) * size[1] / columns, (row + 0.5) * size[0] / rows, side, remote=True)
+        start = REMOTE_REGIONS * (self.frames_lost - PATIENCE)
+        for index in range(start, start + min(REMOTE_REGIONS, columns * rows)):
+            row, column = divmod(index % (columns * rows), columns)
+            center = (column + 0.5) * size[1] / columns, (row + 0.5) * size[0] / rows
+            regions.append(SearchRegion(*center, side, remote=True))
+        return regions
+
+    def threshold(self, remote: bool) -> float:
+        """Return the score that a box needs; `remote` says whether it was found in a remote search region."""
+        if not self.lost:
+            return LOST_SCORE
+        return REDETECT_SCORE_REMOTE if remote else REDETECT_SCORE
 
     def after(self, predicted: Box, score: float, remote: bool, size: tuple[int, int]) -> "Target":
         """Return the state after a prediction.
 
         `predicted` is a box in pixels, `score` its confidence, and `remote` whether the search region was remote.
         """
-        threshold = (REDETECT_SCORE_REMOTE if remote else REDETECT_SCORE) if self.lost else LOST_SCORE
         box = clip_to_frame(predicted if self.lost else self._smooth_size(predicted), size)
-        if not score >= threshold or box is None:
+        if not score >= self.threshold(remote) or box is None:
             return replace(self, frames_lost=self.frames_lost + 1)
         mean_size = self.mean_size * (_root_area(box) / self.mean_size) ** SIZE_MOMENTUM
         return Target(box, first_size=self.first_size, mean_size=mean_size)
@@ -147,14 +162,26 @@ class TemplateMemory:
     """Templates of all targets: a mean of the first and the latest embedding of each.
 
     Attributes:
-        template: Tensors as returned by `TrackingEngine.embed`.
+        first: First embedding of each target, tensors as returned by `TrackingEngine.embed`.
+        template: Current templates, likewise.
     """
 
     def __init__(self, engine: TrackingEngine, pixels: Tensor, targets: Sequence[Target]) -> None:
         """Embed the targets in the first frame, 3 x H x W."""
         self._engine = engine
-        self._first = self.template = engine.embed(pixels, _stack_boxes(targets))
+        self.first = self.template = engine.embed(pixels, _stack_boxes(targets))
         self._num_frames = 0
+
+    def add(self, pixels: Tensor, targets: Sequence[Target]) -> None:
+        """Embed further targets in a frame, 3 x H x W, and append them."""
+        embedded = self._engine.embed(pixels, _stack_boxes(targets))
+        self.first, self.template = (
+            tuple(torch.cat(each) for each in zip(old, embedded, strict=True)) for old in (self.first, self.template)
+        )
+
+    def select(self, indices: Sequence[int]) -> None:
+        """Keep the targets at some indices only."""
+        self.first, self.template = select_templates(self.first, indices), select_templates(self.template, indices)
 
     def update(self, pixels: Tensor, targets: Sequence[Target], scores: Sequence[float]) -> None:
         """Update the templates of confident targets from a frame, 3 x H x W, once in every `UPDATE_INTERVAL` frames."""
@@ -167,8 +194,14 @@ class TemplateMemory:
         if confident:
             latest = self._engine.embed(pixels, _stack_boxes([targets[index] for index in confident]))
             self.template = _blend_templates(
-                self.template, self._first, latest, torch.tensor(confident, device=latest[0].device)
+                self.template, self.first, latest, torch.tensor(confident, device=latest[0].device)
             )
+
+
+def select_templates(template: Tensors, indices: Sequence[int]) -> Tensors:
+    """Return the rows of templates at some indices."""
+    rows = torch.tensor(indices, dtype=torch.long, device=template[0].device)
+    return tuple(each.index_select(0, rows) for each in template)
 
 
 def _stack_boxes(targets: Sequence[Target]) -> Tensor:
@@ -182,17 +215,33 @@ def _blend_templates(template: Tensors, first: Tensors, latest: Tensors, indices
     return tuple(old.index_copy(0, indices, new) for old, new in zip(template, blended, strict=True))
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A box of a target (by its index) in a search region, in pixels, its score, and whether the region was remote."""
+
+    index: int
+    box: Box
+    score: float
+    remote: bool
+
+
 class Tracker:
-    """Online tracker of one or more targets; all targets are located in one forward pass.
+    """Online tracker of any number of targets; all targets are located in one forward pass.
 
     Attributes:
         targets: State of each target in the latest frame.
+        ids: Identity of each target, in the same order: 0, 1, ... in the order in which they were added, never reused.
     """
 
     def __init__(self, engine: TrackingEngine, first: ImageLike, boxes: Boxes) -> None:
         """Initialize the targets by their boxes in the first frame, (x, y, w, h) in pixels."""
         self._engine = engine
         self.reset(first, boxes)
+
+    @property
+    def state(self) -> dict[int, TrackedBox]:
+        """State of each target in the latest frame, by its identity."""
+        return dict(zip(self.ids, self.targets, strict=True))
 
     def reset(self, frame: ImageLike, boxes: Boxes) -> None:
         """Discard all targets and start again.
@@ -202,11 +251,42 @@ class Tracker:
             boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
         """
         pixels = as_frame(frame, "the frame")
-        self._size = (pixels.shape[1], pixels.shape[2])
+        self._pixels, self._size = pixels, (pixels.shape[1], pixels.shape[2])
         checked = check_boxes(boxes, self._size)
         self._targets = [Target(_clip_box(box, self._size)) for box in checked]
         self.targets = tuple(TrackedBox(box, 1.0, False) for box in checked)
+        self.ids = tuple(range(len(checked)))
+        self._next_id = len(checked)
         self._memory = TemplateMemory(self._engine, pixels, self._targets)
+
+    def add(self, boxes: Boxes) -> tuple[int, ...]:
+        """Add targets.
+
+        Args:
+            boxes: Boxes of the new targets in the latest frame, (x, y, w, h) in pixels.
+
+        Returns:
+            Their identities.
+        """
+        checked = check_boxes(boxes, self._size)
+        added = [Target(_clip_box(box, self._size)) for box in checked]
+        self._memory.add(self._pixels, added)
+        self._targets = [*self._targets, *added]
+        self.targets = (*self.targets, *(TrackedBox(box, 1.0, False) for box in checked))
+        new_ids = tuple(range(self._next_id, self._next_id + len(added)))
+        self.ids, self._next_id = (*self.ids, *new_ids), self._next_id + len(added)
+        return new_ids
+
+    def remove(self, *ids: int) -> None:
+        """Stop tracking some targets, given by their identities; all of them may be removed."""
+        for each in ids:
+            if each not in self.ids:
+                known = ", ".join(map(str, self.ids)) or "none"
+                raise InputError(f"there is no target {short_repr(each)}; the tracker has {known}.")
+        kept = [index for index, each in enumerate(self.ids) if each not in ids]
+        self._memory.select(kept)
+        self._targets = [self._targets[index] for index in kept]
+        self.targets, self.ids = tuple(self.targets[index] for index in kept), tuple(self.ids[index] for index in kept)
 
     def update(self, frame: ImageLike) -> tuple[TrackedBox, ...]:
         """Locate the targets in the next frame.
@@ -215,26 +295,77 @@ class Tracker:
             frame: Next frame, of the size of the first.
 
         Returns:
-            The state of each target, in the order of the boxes.
+            The state of each target, in the order of `ids`.
         """
-        pixels, config = as_frame(frame, "the frame"), self._engine.config
+        pixels = as_frame(frame, "the frame")
         size = (pixels.shape[1], pixels.shape[2])
         check_size(size, self._size)
-        regions = [target.search_region(config.tracking.search_scale, size) for target in self._targets]
-        expected = torch.tensor([target.box for target in self._targets], dtype=torch.float32)
-        prior_strength = torch.tensor([target.prior_strength for target in self._targets], dtype=torch.float32)
-        crops = _search_crops(regions, config.tracking.search_size)
-        box_tensor, score_tensor = self._engine.locate(pixels, crops, expected, prior_strength, self._memory.template)
-        boxes, scores = box_tensor.tolist(), score_tensor.tolist()
-        self._targets = [
-            target.after(tuple(box), score, region.remote, size)
-            for target, box, score, region in zip(self._targets, boxes, scores, regions, strict=True)
+        self._pixels = pixels
+        if not self._targets:
+            return ()
+        scale = self._engine.config.tracking.search_scale
+        searches = [
+            (index, region)
+            for index, target in enumerate(self._targets)
+            for region in target.search_regions(scale, size)
         ]
+        candidates = self._locate(pixels, searches, self._memory.template)
+        best = [
+            max(
+                (candidate for candidate in candidates if candidate.index == index),
+                key=lambda candidate: candidate.score - self._targets[index].threshold(candidate.remote),
+            )
+            for index in range(len(self._targets))
+        ]
+        best = self._verify(pixels, best)
+        self._targets = [
+            target.after(each.box, each.score, each.remote, size)
+            for target, each in zip(self._targets, best, strict=True)
+        ]
+        scores = [each.score for each in best]
         self._memory.update(pixels, self._targets, scores)
         self.targets = tuple(
             TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, scores, strict=True)
         )
         return self.targets
+
+    def _locate(
+        self, pixels: Tensor, searches: Sequence[tuple[int, SearchRegion]], template: Tensors
+    ) -> list[Candidate]:
+        """Locate targets, given by their indices, each in a search region of a frame, 3 x H x W."""
+        indices = [index for index, _ in searches]
+        if indices != list(range(len(self._targets))):
+            template = select_templates(template, indices)
+        expected = _stack_boxes([self._targets[index] for index in indices])
+        prior_strength = torch.tensor([self._targets[index].prior_strength for index in indices], dtype=torch.float32)
+        crops = _search_crops([region for _, region in searches], self._engine.config.tracking.search_size)
+        boxes, scores = self._engine.locate(pixels, crops, expected, prior_strength, template)
+        return [
+            Candidate(index, tuple(box), score, region.remote)
+            for (index, region), box, score in zip(searches, boxes.tolist(), scores.tolist(), strict=True)
+        ]
+
+    def _verify(self, pixels: Tensor, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Check lost targets that seem to be detected again: the first template alone must find them at the same place.
+
+        The first template cannot have drifted to another object. A candidate that it does not confirm gets its score.
+        """
+        size, searches = self._size, []
+        for each in candidates:
+            target = self._targets[each.index]
+            box = clip_to_frame(each.box, size)
+            if target.lost and box is not None and each.score >= target.threshold(each.remote):
+                side = self._engine.config.tracking.search_scale * _root_area(box)
+                searches.append((each.index, SearchRegion(box[0] + box[2] / 2, box[1] + box[3] / 2, side, each.remote)))
+        if not searches:
+            return list(candidates)
+        verified = list(candidates)
+        for second in self._locate(pixels, searches, self._memory.first):
+            first = verified[second.index]
+            overlap = float(box_iou(torch.tensor([first.box]), torch.tensor([second.box])))
+            score = min(first.score, second.score) if overlap >= MIN_VERIFIED_IOU else 0.0
+            verified[second.index] = replace(second, score=score)
+        return verified
 
 
 def _clip_box(box: Box, size: tuple[int, int]) -> Box:

@@ -160,7 +160,7 @@ class Objective(nn.Module):
 
 
 def fused_adamw(network: nn.Module, settings: OptimizerSection, device: torch.device, graph: bool) -> torch.optim.AdamW:
-    """Build a fused AdamW for all parameters that are trained; it can skip a step on the device through its `found_inf`.
+    """Build a fused AdamW of all trained parameters, which can skip a step on the device through its `found_inf`.
 
     On CUDA the learning rate is a tensor, so that it can change between replays of a CUDA graph.
     """
