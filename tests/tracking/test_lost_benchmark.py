@@ -1,0 +1,65 @@
+"""The program that measures how honest `lost` is counts what it says."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from protoformer.synthetic.samples import TrackSequence
+from protoformer.tracking.result import TrackedBox
+
+PROGRAM = Path(__file__).parents[2] / "benchmarks" / "lost.py"
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("lost_benchmark", PROGRAM)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_precision_and_recall_count_failed_frames(benchmark: ModuleType) -> None:
+    outcome = benchmark.Outcome(
+        iou=torch.tensor([0.9, 0.05, 0.0, 0.7, 0.0]),
+        lost=torch.tensor([False, True, True, True, False]),
+        score=torch.tensor([1.0, 0.3, 0.1, 0.4, 0.9]),
+    )
+    # 3 of 5 failed, 3 were lost, 2 of them rightly, and one failed silently.
+    assert [float(each) for each in benchmark.format_counts(outcome).split()] == [60.0, 60.0, 66.7, 66.7, 20.0]
+
+
+def test_calibration_compares_the_score_with_the_fraction_of_good_boxes(benchmark: ModuleType) -> None:
+    outcome = benchmark.Outcome(
+        iou=torch.tensor([0.9, 0.1, 0.6, 0.2]),
+        lost=torch.zeros(4, dtype=torch.bool),
+        score=torch.tensor([0.5, 0.55, 1.0, 0.0]),
+    )
+    rows = list(benchmark.calibration(outcome))
+    assert [row[2] for row in rows] == [1, 2, 1]
+    assert [row[3] for row in rows] == pytest.approx([0.0, 0.525, 1.0])
+    assert [row[4] for row in rows] == [0.0, 0.5, 1.0]
+
+
+def test_a_frame_without_the_target_has_failed_whatever_the_box(benchmark: ModuleType, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for number in range(3):
+        Image.new("RGB", (32, 24)).save(tmp_path / f"{number}.png")
+    boxes = torch.tensor([[4.0, 4.0, 8.0, 8.0]]).repeat(3, 1)
+    boxes[2] = torch.nan
+    sequence = TrackSequence("clip", tuple(sorted(tmp_path.glob("*.png"))), boxes, torch.tensor([True, True, False]))
+
+    class Still:
+        def __init__(self, *_: object) -> None: ...
+
+        def update(self, _: object) -> tuple[TrackedBox, ...]:
+            return (TrackedBox((4.0, 4.0, 8.0, 8.0), 0.9, False),)
+
+    outcome = benchmark.run_tracker(sequence, Still)
+    assert outcome.iou.tolist() == [1.0, 0.0] and outcome.failed.tolist() == [False, True]
