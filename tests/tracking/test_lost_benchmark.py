@@ -53,7 +53,8 @@ def test_a_frame_without_the_target_has_failed_whatever_the_box(benchmark: Modul
         Image.new("RGB", (32, 24)).save(tmp_path / f"{number}.png")
     boxes = torch.tensor([[4.0, 4.0, 8.0, 8.0]]).repeat(3, 1)
     boxes[2] = torch.nan
-    sequence = TrackSequence("clip", tuple(sorted(tmp_path.glob("*.png"))), boxes, torch.tensor([True, True, False]))
+    present, frames = torch.tensor([True, True, False]), tuple(sorted(tmp_path.glob("*.png")))
+    sequence = TrackSequence(name="clip", frames=frames, boxes=boxes, present=present)
 
     class Still:
         def __init__(self, *_: object) -> None: ...
