@@ -16,15 +16,15 @@ from protoformer.models.runtime import Tensors
 from protoformer.tracking.engine import TrackingEngine
 from protoformer.tracking.result import Box, Boxes, TrackedBox, check_boxes, check_size
 
-LOST_SCORE, REDETECT_SCORE, REDETECT_SCORE_REMOTE = 0.6, 0.7, 0.85
+LOST_SCORE, REDETECT_SCORE, REDETECT_SCORE_REMOTE = 0.6, 0.7, 0.95
 """Score thresholds: a target is lost below the first; a lost target is detected again from the second on, or, in a
 search region away from its last position, from the third on."""
 GROWTH, MAX_GROWTH = 1.08, 2.0
 """Growth of the search region per frame while the target is lost, and its limit, the largest scale in training."""
-PATIENCE = 10
+PATIENCE = 15
 """Frames during which a lost target is searched at its last position only; afterwards also in regions of a grid over
 the whole frame."""
-REMOTE_REGIONS = 2
+REMOTE_REGIONS = 3
 """Regions of that grid per frame and lost target. A frame of 854 x 480 pixels is searched within a second for a target
 of 30 x 30 pixels."""
 MIN_VERIFIED_IOU = 0.3
@@ -117,13 +117,10 @@ class Target:
             return LOST_SCORE
         return REDETECT_SCORE_REMOTE if remote else REDETECT_SCORE
 
-    def after(self, predicted: Box, score: float, remote: bool, size: tuple[int, int]) -> "Target":
-        """Return the state after a prediction.
-
-        `predicted` is a box in pixels, `score` its confidence, and `remote` whether the search region was remote.
-        """
-        box = clip_to_frame(predicted if self.lost else self._smooth_size(predicted), size)
-        if not score >= self.threshold(remote) or box is None:
+    def after(self, candidate: "Candidate", size: tuple[int, int]) -> "Target":
+        """Return the state after a frame of (height, width) pixels in which a candidate was the best."""
+        box = clip_to_frame(candidate.box if self.lost else self._smooth_size(candidate.box), size)
+        if not candidate.score >= self.threshold(candidate.region.remote) or box is None:
             return replace(self, frames_lost=self.frames_lost + 1)
         mean_size = self.mean_size * (_root_area(box) / self.mean_size) ** SIZE_MOMENTUM
         return Target(box, first_size=self.first_size, mean_size=mean_size)
@@ -170,7 +167,6 @@ class TemplateMemory:
         """Embed the targets in the first frame, 3 x H x W."""
         self._engine = engine
         self.first = self.template = engine.embed(pixels, _stack_boxes(targets))
-        self._num_frames = 0
 
     def add(self, pixels: Tensor, targets: Sequence[Target]) -> None:
         """Embed further targets in a frame, 3 x H x W, and append them."""
@@ -179,15 +175,12 @@ class TemplateMemory:
             tuple(torch.cat(each) for each in zip(old, embedded, strict=True)) for old in (self.first, self.template)
         )
 
-    def select(self, indices: Sequence[int]) -> None:
+    def keep(self, indices: Sequence[int]) -> None:
         """Keep the targets at some indices only."""
-        self.first, self.template = select_templates(self.first, indices), select_templates(self.template, indices)
+        self.first, self.template = _select_rows(self.first, indices), _select_rows(self.template, indices)
 
     def update(self, pixels: Tensor, targets: Sequence[Target], scores: Sequence[float]) -> None:
-        """Update the templates of confident targets from a frame, 3 x H x W, once in every `UPDATE_INTERVAL` frames."""
-        self._num_frames += 1
-        if self._num_frames % UPDATE_INTERVAL:
-            return
+        """Update the templates of confident targets from a frame, 3 x H x W."""
         confident = [
             index for index, score in enumerate(scores) if score >= MIN_UPDATE_SCORE and not targets[index].lost
         ]
@@ -198,8 +191,7 @@ class TemplateMemory:
             )
 
 
-def select_templates(template: Tensors, indices: Sequence[int]) -> Tensors:
-    """Return the rows of templates at some indices."""
+def _select_rows(template: Tensors, indices: Sequence[int]) -> Tensors:
     rows = torch.tensor(indices, dtype=torch.long, device=template[0].device)
     return tuple(each.index_select(0, rows) for each in template)
 
@@ -217,12 +209,16 @@ def _blend_templates(template: Tensors, first: Tensors, latest: Tensors, indices
 
 @dataclass(frozen=True)
 class Candidate:
-    """A box of a target (by its index) in a search region, in pixels, its score, and whether the region was remote."""
+    """A box of a target, (x, y, w, h) in pixels, its score, and the search region in which it was located."""
 
-    index: int
+    region: SearchRegion
     box: Box
     score: float
-    remote: bool
+
+    def verified(self, second: "Candidate") -> "Candidate":
+        """Return the candidate of a lost target after verification by `second`, located with the first template."""
+        overlap = float(box_iou(torch.tensor([self.box]), torch.tensor([second.box])))
+        return replace(second, score=min(self.score, second.score) if overlap >= MIN_VERIFIED_IOU else 0.0)
 
 
 class Tracker:
@@ -256,7 +252,7 @@ class Tracker:
         self._targets = [Target(_clip_box(box, self._size)) for box in checked]
         self.targets = tuple(TrackedBox(box, 1.0, False) for box in checked)
         self.ids = tuple(range(len(checked)))
-        self._next_id = len(checked)
+        self._next_id, self._num_frames = len(checked), 0
         self._memory = TemplateMemory(self._engine, pixels, self._targets)
 
     def add(self, boxes: Boxes) -> tuple[int, ...]:
@@ -284,7 +280,7 @@ class Tracker:
                 known = ", ".join(map(str, self.ids)) or "none"
                 raise InputError(f"there is no target {short_repr(each)}; the tracker has {known}.")
         kept = [index for index, each in enumerate(self.ids) if each not in ids]
-        self._memory.select(kept)
+        self._memory.keep(kept)
         self._targets = [self._targets[index] for index in kept]
         self.targets, self.ids = tuple(self.targets[index] for index in kept), tuple(self.ids[index] for index in kept)
 
@@ -303,69 +299,70 @@ class Tracker:
         self._pixels = pixels
         if not self._targets:
             return ()
-        scale = self._engine.config.tracking.search_scale
-        searches = [
-            (index, region)
-            for index, target in enumerate(self._targets)
-            for region in target.search_regions(scale, size)
-        ]
-        candidates = self._locate(pixels, searches, self._memory.template)
-        best = [
-            max(
-                (candidate for candidate in candidates if candidate.index == index),
-                key=lambda candidate: candidate.score - self._targets[index].threshold(candidate.remote),
-            )
-            for index in range(len(self._targets))
-        ]
-        best = self._verify(pixels, best)
-        self._targets = [
-            target.after(each.box, each.score, each.remote, size)
-            for target, each in zip(self._targets, best, strict=True)
-        ]
+        best = self._verify_detections(pixels, self._search(pixels))
+        self._targets = [target.after(each, size) for target, each in zip(self._targets, best, strict=True)]
         scores = [each.score for each in best]
-        self._memory.update(pixels, self._targets, scores)
+        self._num_frames += 1
+        if self._num_frames % UPDATE_INTERVAL == 0:
+            self._memory.update(pixels, self._targets, scores)
         self.targets = tuple(
             TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, scores, strict=True)
         )
         return self.targets
 
+    def _search(self, pixels: Tensor) -> list[Candidate]:
+        """Locate every target with its current template, and return its best candidate."""
+        scale = self._engine.config.tracking.search_scale
+        searches = [
+            (index, region)
+            for index, target in enumerate(self._targets)
+            for region in target.search_regions(scale, self._size)
+        ]
+        candidates: list[list[Candidate]] = [[] for _ in self._targets]
+        for (index, _), candidate in zip(searches, self._locate(pixels, searches, self._memory.template), strict=True):
+            candidates[index].append(candidate)
+        return [
+            max(own, key=lambda each, target=target: each.score - target.threshold(each.region.remote))  # type: ignore[misc]
+            for target, own in zip(self._targets, candidates, strict=True)
+        ]
+
+    def _verify_detections(self, pixels: Tensor, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Check lost targets that seem to be detected again: the first template must find them at the same position.
+
+        The first template cannot have drifted to another object.
+        """
+        result, searches = list(candidates), []
+        for index, (target, each) in enumerate(zip(self._targets, candidates, strict=True)):
+            box = clip_to_frame(each.box, self._size)
+            if target.lost and box is not None and each.score >= target.threshold(each.region.remote):
+                side = self._engine.config.tracking.search_scale * _root_area(box)
+                region = SearchRegion(box[0] + box[2] / 2, box[1] + box[3] / 2, side, each.region.remote)
+                searches.append((index, region))
+        for (index, _), second in zip(searches, self._locate(pixels, searches, self._memory.first), strict=True):
+            result[index] = candidates[index].verified(second)
+        return result
+
     def _locate(
         self, pixels: Tensor, searches: Sequence[tuple[int, SearchRegion]], template: Tensors
     ) -> list[Candidate]:
         """Locate targets, given by their indices, each in a search region of a frame, 3 x H x W."""
-        indices = [index for index, _ in searches]
-        if indices != list(range(len(self._targets))):
-            template = select_templates(template, indices)
-        expected = _stack_boxes([self._targets[index] for index in indices])
-        prior_strength = torch.tensor([self._targets[index].prior_strength for index in indices], dtype=torch.float32)
-        crops = _search_crops([region for _, region in searches], self._engine.config.tracking.search_size)
-        boxes, scores = self._engine.locate(pixels, crops, expected, prior_strength, template)
-        return [
-            Candidate(index, tuple(box), score, region.remote)
-            for (index, region), box, score in zip(searches, boxes.tolist(), scores.tolist(), strict=True)
-        ]
-
-    def _verify(self, pixels: Tensor, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Check lost targets that seem to be detected again: the first template alone must find them at the same place.
-
-        The first template cannot have drifted to another object. A candidate that it does not confirm gets its score.
-        """
-        size, searches = self._size, []
-        for each in candidates:
-            target = self._targets[each.index]
-            box = clip_to_frame(each.box, size)
-            if target.lost and box is not None and each.score >= target.threshold(each.remote):
-                side = self._engine.config.tracking.search_scale * _root_area(box)
-                searches.append((each.index, SearchRegion(box[0] + box[2] / 2, box[1] + box[3] / 2, side, each.remote)))
         if not searches:
-            return list(candidates)
-        verified = list(candidates)
-        for second in self._locate(pixels, searches, self._memory.first):
-            first = verified[second.index]
-            overlap = float(box_iou(torch.tensor([first.box]), torch.tensor([second.box])))
-            score = min(first.score, second.score) if overlap >= MIN_VERIFIED_IOU else 0.0
-            verified[second.index] = replace(second, score=score)
-        return verified
+            return []
+        indices, regions = [index for index, _ in searches], [region for _, region in searches]
+        if indices != list(range(len(self._targets))):
+            template = _select_rows(template, indices)
+        targets = [self._targets[index] for index in indices]
+        boxes, scores = self._engine.locate(
+            pixels,
+            _search_crops(regions, self._engine.config.tracking.search_size),
+            _stack_boxes(targets),
+            torch.tensor([target.prior_strength for target in targets], dtype=torch.float32),
+            template,
+        )
+        return [
+            Candidate(region, tuple(box), score)
+            for region, box, score in zip(regions, boxes.tolist(), scores.tolist(), strict=True)
+        ]
 
 
 def _clip_box(box: Box, size: tuple[int, int]) -> Box:
