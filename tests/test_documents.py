@@ -47,7 +47,7 @@ def test_the_example_of_a_document_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     frames = [np.random.default_rng(n).integers(0, 256, (70, 90, 3), dtype=np.uint8) for n in range(4)]
-    for name, frame in zip(("frame1.png", "frame2.png", "room.jpg"), frames, strict=False):
+    for name, frame in zip(("frame1.png", "frame2.png", "room.jpg", "frame3.png"), frames, strict=True):
         Image.fromarray(frame).save(name)
     make_video(tmp_path / "clip.mp4", frames, rate=1)
     before = {path.name for path in tmp_path.iterdir()}
