@@ -225,6 +225,34 @@ PHONE, WIDE = {"width": 390, "height": 844}, {"width": 1360, "height": 1000}
 
 
 @pytest.mark.web
+@pytest.mark.parametrize("tab", ["flow", "depth", "track", "segment", "stabilize", "explain"])
+def test_every_tab_starts_and_cancels_a_clip_of_30_seconds_in_a_window_of_a_phone(
+    browser: Any, local: Any, make_video: Callable[..., Path], tmp_path: Path, tab: str
+) -> None:
+    from tests.web.conftest import browsing
+
+    noise = np.random.default_rng(1).integers(0, 256, (120, 160, 3), dtype=np.uint8)
+    clip = make_video(tmp_path / "long.mp4", [np.roll(noise, n, axis=1) for n in range(600)], rate=20)
+    with browsing(browser, local, **PHONE) as page:
+        choose(page, tab, clip)
+        page.get_by_text("0.0 to 30.0 s, 600 frames").locator("visible=true").wait_for()
+        if tab == "track":
+            page.locator("#track-picker .stage").scroll_into_view_if_needed()
+            stage = page.locator("#track-picker .stage").bounding_box()
+            page.mouse.move(stage["x"] + 0.3 * stage["width"], stage["y"] + 0.3 * stage["height"])
+            page.mouse.down()
+            page.mouse.move(stage["x"] + 0.6 * stage["width"], stage["y"] + 0.6 * stage["height"])
+            page.mouse.up()
+        page.click(f"#{tab}-compute-clip")
+        page.locator(f"#{tab}-message").get_by_text(re.compile(r"\d+ of \d+")).wait_for()
+        page.click(f"#{tab}-cancel-clip")
+        page.locator(f"#{tab}-message").get_by_text(re.compile("^Canceled")).wait_for()
+        page.wait_for_selector(f"#{tab}-compute-clip")
+        assert not page.is_visible(f"#{tab}-cancel-clip")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.web
 @pytest.mark.parametrize(("size", "scheme"), [(PHONE, "light"), (PHONE, "dark"), (WIDE, "dark")])
 def test_every_tab_fits_the_window(browser: Any, local: Any, clip: Path, size: dict[str, int], scheme: str) -> None:
     from tests.web.conftest import browsing
