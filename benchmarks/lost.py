@@ -1,4 +1,4 @@
-"""Measure how honest the tracker's `lost` and its score are on annotated sequences.
+"""Measure precision and recall of the tracker's `lost` and the calibration of its score on annotated sequences.
 
     python benchmarks/lost.py --dataset otb --root data/tracking --plot docs/lost.png
 
@@ -77,13 +77,14 @@ def join(outcomes: list[Outcome]) -> Outcome:
 
 
 def format_counts(outcome: Outcome) -> str:
-    """Format how often the target was lost, and precision and recall of `lost`, in percent."""
+    """Format how often the target was lost, and precision and recall of `lost`, in percent; - if undefined."""
     hits = float((outcome.failed & outcome.lost).sum())
-    precision = 100 * hits / max(1, int(outcome.lost.sum()))
-    recall = 100 * hits / max(1, int(outcome.failed.sum()))
+    precision, recall = (
+        f"{100 * hits / int(each.sum()):.1f}" if each.any() else "-" for each in (outcome.lost, outcome.failed)
+    )
     silent = 100 * float((outcome.failed & ~outcome.lost).float().mean())
     shares = (100 * float(each.float().mean()) for each in (outcome.failed, outcome.lost))
-    return "{:7.1f} {:7.1f} {:10.1f} {:7.1f} {:13.1f}".format(*shares, precision, recall, silent)
+    return "{:7.1f} {:7.1f} {:>10} {:>7} {:16.1f}".format(*shares, precision, recall, silent)
 
 
 def calibration(outcome: Outcome) -> Iterator[tuple[float, float, int, float, float]]:
@@ -125,7 +126,9 @@ def main() -> None:
         torch.set_num_threads(threads)
         runs.append([run_tracker(sequence, model.tracker) for sequence in dataset])
     outcomes = runs[-1]
-    print(f"{'sequence':24} {'failed':>7} {'lost':>7} {'precision':>10} {'recall':>7} {'failed, found':>13}   percent")
+    print(
+        f"{'sequence':24} {'failed':>7} {'lost':>7} {'precision':>10} {'recall':>7} {'failed, not lost':>16}   percent"
+    )
     for sequence, each in zip(dataset, outcomes, strict=True):
         print(f"{sequence.name:24} {format_counts(each)}")
     outcome = join(outcomes)
@@ -136,9 +139,8 @@ def main() -> None:
     if len(runs) > 1:
         first, last = join(runs[0]), join(runs[-1])
         same = 100 * float((first.lost == last.lost).float().mean())
-        print(
-            f"\nlost is the same in {same:.1f} % of the frames with {' and '.join(map(str, options.threads))} threads"
-        )
+        counts = f"{options.threads[0]} and {options.threads[-1]}"
+        print(f"\nlost is the same in {same:.1f} % of the frames with {counts} threads")
     if options.plot is not None:
         save_plot(options.plot, outcome)
         print(f"wrote {options.plot}")

@@ -32,6 +32,8 @@ MIN_AREA, MIN_SIDE = 100, 6
 """Smallest area and side of the first box, pixels."""
 TARGET_SIZES, AERIAL_SIZES, AERIAL = (14.0, 110.0), (14.0, 28.0), 0.3
 """Square root of the area of a target, pixels, and that of the small targets of a fraction of the clips."""
+MIN_OPAQUE, MAX_TRIES = 50, 100
+"""Smallest number of opaque pixels of a cut-out, and number of cut-outs of a class that are tried to find one."""
 HOLDOUT = 5
 """Every so many photographs and cut-outs are for validation."""
 
@@ -49,6 +51,7 @@ class Actor:
         angle: T, radians.
         shear: T, horizontal shear.
         mirrored: T, bool.
+        last_center: Center (x, y) on the previous canvas, pixels; None before the first one is drawn.
     """
 
     image: Array
@@ -125,12 +128,12 @@ class ImagePool:
         """Read a random cut-out, of a class if one is given: its visible part, H x W x 4 in [0, 1], and its class."""
         name = category or list(self.categories)[rng.choice(len(self.categories), p=self._weights)]
         paths = self.categories[name]
-        image = cv2.imread(str(paths[rng.integers(len(paths))]), cv2.IMREAD_UNCHANGED).astype(np.float32) / 255
-        rows, columns = np.nonzero(image[..., 3] > 0.5)
-        if len(rows) < 50:
-            return self.cutout(rng)
-        image = image[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1, [2, 1, 0, 3]]
-        return image, name
+        for _ in range(MAX_TRIES):
+            image = cv2.imread(str(paths[rng.integers(len(paths))]), cv2.IMREAD_UNCHANGED).astype(np.float32) / 255
+            rows, columns = np.nonzero(image[..., 3] > 0.5)
+            if len(rows) >= MIN_OPAQUE:
+                return image[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1, [2, 1, 0, 3]], name
+        raise SystemExit(f"photo_clips: cut-outs of the class {name} have fewer than {MIN_OPAQUE} opaque pixels")
 
 
 def smooth_path(

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,7 +127,11 @@ def finished() -> dict[str, dict[str, Any]]:
 
 def goes() -> list[str]:
     """The videos that are being worked on, once for every go at them."""
-    return sorted(Path(path.read_text()).name for path in Path("out/.batch/work").glob("*/video"))
+    names = []
+    for path in Path("out/.batch/work").glob("*/video"):
+        with suppress(FileNotFoundError):  # it was finished since it was listed
+            names.append(Path(path.read_text()).name)
+    return sorted(names)
 
 
 def written() -> dict[str, int]:

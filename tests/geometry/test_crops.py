@@ -101,6 +101,15 @@ def test_a_bin_is_the_mean_of_four_bilinear_samples(box: tuple[float, ...], bins
             assert float(result[0, 1, row, column]) == pytest.approx(sum(samples) / 4, abs=1e-4)
 
 
+def test_bins_of_several_maps_and_boxes_are_those_of_each_alone() -> None:
+    maps = torch.rand(3, 4, 6, 9).contiguous(memory_format=torch.channels_last)
+    boxes = torch.tensor([[1.0, 2.0, 3.0, 2.0], [0.5, -1.0, 6.0, 4.0], [4.0, 1.0, 9.0, 9.0]])
+    together = roi_align(maps, boxes, 3)
+    for index in range(3):
+        alone = roi_align(maps[index : index + 1].contiguous(), boxes[index : index + 1], 3)
+        assert torch.allclose(together[index], alone[0], atol=1e-6)
+
+
 def test_an_empty_box_gives_a_crop_of_a_pixel_and_a_box_beyond_the_map_gives_nothing() -> None:
     crops = Crops.around(torch.tensor([[3.0, 3.0, 0.0, 0.0]]), 4.0, 8)
     assert crops.sides.tolist() == [4.0] and crops.cut(torch.rand(1, 3, 9, 9), torch.zeros(1, 3)).isfinite().all()

@@ -1,4 +1,4 @@
-"""The program that measures how honest `lost` is counts what it says."""
+"""The program that measures precision and recall of `lost` and the calibration of the score."""
 
 import importlib.util
 import sys

@@ -122,9 +122,37 @@ def test_targets_are_added_and_removed_while_others_are_tracked(model: TrackingP
     assert tracker.ids == (2,)
     with pytest.raises(InputError, match="outside the frame"):
         tracker.add((500, 0, 10, 10))
+    with pytest.raises(InputError, match="outside the frame"):
+        tracker.reset(draw_frame(), (500, 0, 10, 10))
+    assert tracker.ids == (2,)  # a rejected reset changes nothing
+    tracker.reset(frame(0), [(20, 30, 32, 32), (180, 90, 24, 40)])
+    assert tracker.ids == (0, 1)
 
 
-def test_a_detection_that_the_first_template_does_not_confirm_is_not_believed() -> None:
+def test_a_target_is_added_from_the_frame_as_it_was_in_the_update(model: TrackingPredictor) -> None:
+    first = draw_frame((RED, (20, 30, 32, 32)), (GREEN, (180, 90, 24, 40)))
+    tracker = model.tracker(first, (20, 30, 32, 32), precision="full")
+    second = first.clone()
+    tracker.update(second)
+    second.fill_(0.5)  # the caller draws on the frame
+    tracker.add((180, 90, 24, 40))
+    (_, green) = tracker.update(first)
+    assert not green.lost and green.box == pytest.approx((180, 90, 24, 40), abs=0.5)
+
+
+def test_each_of_several_lost_targets_is_detected_where_it_is(model: TrackingPredictor) -> None:
+    red, green = (20, 30, 32, 32), (180, 90, 24, 40)
+    tracker = model.tracker(draw_frame((RED, red), (GREEN, green)), [red, green], precision="full")
+    for _ in range(PATIENCE + 1):
+        tracker.update(draw_frame())
+    assert all(target.lost for target in tracker.targets)
+    for _ in range(20):  # the first stays hidden, the second returns elsewhere
+        tracker.update(draw_frame((GREEN, (30, 100, 24, 40))))
+    assert tracker.targets[0].lost and tracker.targets[0].box == red
+    assert not tracker.targets[1].lost and tracker.targets[1].box == pytest.approx((30, 100, 24, 40), abs=1)
+
+
+def test_a_detection_that_the_first_template_does_not_confirm_is_discarded() -> None:
     predictor = TrackingPredictor(Oracle(), trained=True, device=torch.device("cpu"))
     tracker = predictor.tracker(draw_frame((RED, (40, 40, 32, 32))), (40, 40, 32, 32), precision="full")
     tracker.update(draw_frame())

@@ -122,7 +122,10 @@ def test_a_frozen_encoder_keeps_its_weights_while_the_head_learns(recipe: Recipe
         engine.step(task.tensors(next(batches)), 1e-3)
     changed = {name for name, tensor in engine.network.state_dict().items() if not torch.equal(tensor, before[name])}
     assert changed and all(name.startswith("tracking_head.") for name in changed)
-    assert not any(name.startswith("optimizer.encoder.") for name in engine.state())
+    state = engine.state()
+    assert not any(name.startswith("optimizer.encoder.") for name in state)
+    name, parameter = next(iter(engine.network.encoder.named_parameters()))
+    engine.restore(state | {f"optimizer.encoder.{name}.exp_avg": torch.zeros_like(parameter)})  # of earlier versions
 
 
 @pytest.mark.long

@@ -190,8 +190,13 @@ def test_the_tab_shows_the_page_and_its_files(page: Any, two_images: tuple[Path,
     page.click("#explain-compute-images")
     page.wait_for_selector("#explain-message .pf-note")
     inner = page.frame_locator("#explain-viewer iframe")
-    inner.locator(".stage").first.hover(position={"x": 20, "y": 20})
-    assert inner.locator("#words").inner_text().startswith("Prototype ")
+    words = inner.locator("#words")
+    for attempt in range(50):  # a move before the script of the inner page has started has no effect
+        inner.locator(".stage").first.hover(position={"x": 20 + attempt % 10, "y": 20})
+        if words.inner_text().startswith("Prototype "):
+            break
+        page.wait_for_timeout(100)
+    assert words.inner_text().startswith("Prototype ")
     with page.expect_download() as downloading:
         page.click("#explain-download-json")
     downloading.value.save_as(tmp_path / "explanation.json")

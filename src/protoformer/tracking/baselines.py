@@ -227,7 +227,7 @@ def check_tracker(name: str) -> None:
 
 
 class BaselineTracker:
-    """Online tracker with the interface of `Tracker`; each target is tracked independently.
+    """Online tracker with the `update` and `reset` of `Tracker`; each target is tracked independently.
 
     Attributes:
         name: One of `TRACKERS`.

@@ -21,7 +21,7 @@ class TrackingEngine:
     """A tracking network on its device, in one precision.
 
     Threads may share an engine; a lock serializes their calls. On a GPU the search is captured as one CUDA graph per
-    number of targets.
+    number of search regions.
 
     Attributes:
         config: Configuration of the network.

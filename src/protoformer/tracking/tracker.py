@@ -27,10 +27,10 @@ the whole frame."""
 REMOTE_REGIONS = 3
 """Regions of that grid per frame and lost target. A frame of 854 x 480 pixels is searched within a second for a target
 of 30 x 30 pixels."""
-MIN_VERIFIED_IOU = 0.3
-"""IoU of a detected target with the box that the first template alone finds there."""
 MAX_STRIDE = 2 / 3
 """Largest distance between neighboring regions of that grid, in sides of a region."""
+MIN_VERIFIED_IOU = 0.3
+"""Smallest IoU of a detected target with the box that the first template alone finds there."""
 PRIOR_STRENGTH = 30.0
 """Penalty, in nats, of a corner at a distance of one search region from its last position. It grows with the square of
 the distance, so a distractor 0.3 of the region away must be likelier by 2.7 nats."""
@@ -222,11 +222,14 @@ class Candidate:
 
 
 class Tracker:
-    """Online tracker of any number of targets; all targets are located in one forward pass.
+    """Online tracker of any number of targets.
+
+    All targets are located in one batch; detections of lost targets are verified in a second one.
 
     Attributes:
         targets: State of each target in the latest frame.
-        ids: Identity of each target, in the same order: 0, 1, ... in the order in which they were added, never reused.
+        ids: Identity of each target, in the same order: 0, 1, ... in the order in which they were added. They are not
+            reused until `reset`, which counts from 0 again.
     """
 
     def __init__(self, engine: TrackingEngine, first: ImageLike, boxes: Boxes) -> None:
@@ -247,13 +250,14 @@ class Tracker:
             boxes: Boxes of the targets in that frame, (x, y, w, h) in pixels.
         """
         pixels = as_frame(frame, "the frame")
-        self._pixels, self._size = pixels, (pixels.shape[1], pixels.shape[2])
-        checked = check_boxes(boxes, self._size)
-        self._targets = [Target(_clip_box(box, self._size)) for box in checked]
+        size = (pixels.shape[1], pixels.shape[2])
+        checked = check_boxes(boxes, size)
+        targets = [Target(_clip_box(box, size)) for box in checked]
+        self._memory = TemplateMemory(self._engine, pixels, targets)
+        self._pixels, self._size, self._targets = pixels.clone(), size, targets  # the caller may draw on the frame
         self.targets = tuple(TrackedBox(box, 1.0, False) for box in checked)
         self.ids = tuple(range(len(checked)))
         self._next_id, self._num_frames = len(checked), 0
-        self._memory = TemplateMemory(self._engine, pixels, self._targets)
 
     def add(self, boxes: Boxes) -> tuple[int, ...]:
         """Add targets.
@@ -263,6 +267,9 @@ class Tracker:
 
         Returns:
             Their identities.
+
+        Raises:
+            InputError: If a box is malformed or the latest frame does not contain it.
         """
         checked = check_boxes(boxes, self._size)
         added = [Target(_clip_box(box, self._size)) for box in checked]
@@ -274,7 +281,14 @@ class Tracker:
         return new_ids
 
     def remove(self, *ids: int) -> None:
-        """Stop tracking some targets, given by their identities; all of them may be removed."""
+        """Stop tracking some targets; all of them may be removed.
+
+        Args:
+            ids: Identities of the targets.
+
+        Raises:
+            InputError: If there is no target with such an identity.
+        """
         for each in ids:
             if each not in self.ids:
                 known = ", ".join(map(str, self.ids)) or "none"
@@ -296,7 +310,7 @@ class Tracker:
         pixels = as_frame(frame, "the frame")
         size = (pixels.shape[1], pixels.shape[2])
         check_size(size, self._size)
-        self._pixels = pixels
+        self._pixels = pixels.clone()
         if not self._targets:
             return ()
         best = self._verify_detections(pixels, self._search(pixels))

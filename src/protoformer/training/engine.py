@@ -367,6 +367,10 @@ class Engine:
             InputError: If a tensor is missing, has another shape, or a weight is not finite.
         """
         state = self.state()
+        # Earlier versions also wrote optimizer states of frozen parameters, which are always zero.
+        frozen = (name for name, parameter in self.network.named_parameters() if not parameter.requires_grad)
+        unused = tuple(f"optimizer.{name}." for name in frozen)
+        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith(unused)}
         for name in sorted(state.keys() | tensors.keys()):
             if name not in state or name not in tensors or state[name].shape != tensors[name].shape:
                 raise InputError(

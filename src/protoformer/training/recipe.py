@@ -42,7 +42,7 @@ class ModelSection:
         init_weights: Initial weights: the name of a task with packaged weights, or the path of a .safetensors file;
             None starts from random weights.
         activation_checkpointing: Recompute activations in the backward pass, which takes time and saves memory.
-        freeze_encoder: Keep the weights of the encoder and train only the head.
+        freeze_encoder: Train only the head, as stabilization always does.
     """
 
     preset: str = "fast"
