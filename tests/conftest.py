@@ -1,11 +1,14 @@
 """Tests run side by side, so each keeps to one thread: more would only wait for one another."""
 
+import importlib.util
 import os
 import signal
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -159,3 +162,20 @@ def moving_pattern() -> Callable[..., list[np.ndarray]]:
         return found
 
     return frames
+
+
+@pytest.fixture
+def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Load a program of the folder of benchmarks, by its name, as a module."""
+
+    def load(name: str) -> ModuleType:
+        folder = Path(__file__).parents[1] / "benchmarks"
+        spec = importlib.util.spec_from_file_location(f"{name}_benchmark", folder / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.syspath_prepend(folder)  # as for a program that is run there
+        monkeypatch.setitem(sys.modules, spec.name, module)  # where its dataclasses look themselves up
+        spec.loader.exec_module(module)
+        return module
+
+    return load

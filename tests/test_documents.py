@@ -1,6 +1,5 @@
 """What the documents tell a reader to run, runs."""
 
-import importlib.util
 import itertools
 import json
 import re
@@ -56,22 +55,14 @@ def test_the_example_of_a_document_runs(
     assert {path.name for path in tmp_path.iterdir()} == before | written
 
 
-def benchmark_of(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A program of the folder of benchmarks, as a module."""
-    spec = importlib.util.spec_from_file_location(f"{name}_benchmark", ROOT / "benchmarks" / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    benchmark = importlib.util.module_from_spec(spec)
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")  # as for a program that is run there
-    monkeypatch.setitem(sys.modules, spec.name, benchmark)  # where its dataclasses look themselves up
-    spec.loader.exec_module(benchmark)
-    return benchmark
-
-
 @pytest.mark.filterwarnings("ignore::protoformer.UntrainedWarning")
 def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_without_datasets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    load_benchmark: Callable[[str], ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    benchmark, figures = benchmark_of("flow_table", monkeypatch), tmp_path / "out" / "flow_table.json"
+    benchmark, figures = load_benchmark("flow_table"), tmp_path / "out" / "flow_table.json"
     arguments = ["--root", str(tmp_path), "--model", "tiny", "--num-updates", "1", "--json", str(figures)]
     monkeypatch.setattr(sys, "argv", ["flow_table.py", *arguments])
     with pytest.raises(SystemExit):
@@ -88,9 +79,12 @@ def test_the_table_of_flow_makes_the_folder_of_its_figures_and_refuses_a_root_wi
 
 
 def test_the_benchmark_shows_that_prototyping_is_linear_and_attention_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    load_benchmark: Callable[[str], ModuleType],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    benchmark = benchmark_of("prototyping", monkeypatch)
+    benchmark = load_benchmark("prototyping")
     growth = {}
     for mixer, build in (("CAP", lambda: benchmark.Prototyping(128, 4)), ("self-attention", benchmark.SelfAttention)):
         small, large = (benchmark.count_flops(build, size) for size in ((54, 120), (108, 240)))

@@ -1,9 +1,9 @@
 """The program that measures memory over a long clip measures what it says."""
 
-import importlib.util
 import json
 import mmap
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,17 +11,10 @@ import pytest
 
 from protoformer.video.writer import VideoWriter
 
-PROGRAM = Path(__file__).parents[1] / "benchmarks" / "long_clip.py"
-
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("long_clip_benchmark", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("long_clip")
 
 
 def test_a_slope_is_what_memory_grows_by(benchmark: ModuleType) -> None:

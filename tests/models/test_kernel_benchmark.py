@@ -1,8 +1,8 @@
 """The program that measures groups of kernels runs without a GPU and covers every group."""
 
-import importlib.util
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,20 +11,12 @@ import torch
 
 from protoformer.models.kernels import dispatch
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "kernels.py"
-
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def benchmark(load_benchmark: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The program as a module, without a GPU."""
-    monkeypatch.syspath_prepend(PROGRAM.parent)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    spec = importlib.util.spec_from_file_location("kernels_benchmark", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("kernels")
 
 
 def test_every_group_names_functions_that_exist(benchmark: ModuleType) -> None:

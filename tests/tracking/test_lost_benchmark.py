@@ -1,7 +1,6 @@
 """The program that measures precision and recall of `lost` and the calibration of the score."""
 
-import importlib.util
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,17 +10,10 @@ import torch
 from protoformer.synthetic.samples import TrackSequence
 from protoformer.tracking.result import TrackedBox
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "lost.py"
-
 
 @pytest.fixture
-def benchmark(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lost_benchmark", PROGRAM)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, module)
-    spec.loader.exec_module(module)
-    return module
+def benchmark(load_benchmark: Callable[[str], ModuleType]) -> ModuleType:
+    return load_benchmark("lost")
 
 
 def test_precision_and_recall_count_failed_frames(benchmark: ModuleType) -> None:

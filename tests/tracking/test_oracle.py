@@ -104,7 +104,7 @@ def test_targets_are_added_and_removed_while_others_are_tracked(model: TrackingP
 
     tracker = model.tracker(frame(0), (20, 30, 32, 32), precision="full")
     tracker.update(frame(1))
-    assert tracker.add((177, 90, 24, 40)) == (1,) and tracker.ids == (0, 1)
+    assert tracker.add(frame(1), (177, 90, 24, 40)) == (1,) and tracker.ids == (0, 1)
     assert tracker.state[1].box == (177, 90, 24, 40) and tracker.state[1].score == 1
     tracker.update(frame(2))
     assert tracker.state[0].box == pytest.approx((28, 30, 32, 32), abs=0.5)
@@ -114,14 +114,16 @@ def test_targets_are_added_and_removed_while_others_are_tracked(model: TrackingP
     assert tracker.ids == (1,) and green.box == pytest.approx((171, 90, 24, 40), abs=0.5)
     tracker.remove(1)
     assert tracker.update(frame(4)) == () and tracker.state == {}
-    assert tracker.add([(36, 30, 32, 32)]) == (2,)  # identities are not reused
+    assert tracker.add(frame(4), [(36, 30, 32, 32)]) == (2,)  # identities are not reused
     tracker.update(frame(5))
     assert tracker.state[2].box == pytest.approx((40, 30, 32, 32), abs=0.5)
     with pytest.raises(InputError, match="there is no target 7; the tracker has 2"):
         tracker.remove(2, 7)
     assert tracker.ids == (2,)
     with pytest.raises(InputError, match="outside the frame"):
-        tracker.add((500, 0, 10, 10))
+        tracker.add(frame(5), (500, 0, 10, 10))
+    with pytest.raises(InputError, match="where the first was"):
+        tracker.add(frame(5)[:, :, 1:], (20, 30, 32, 32))
     with pytest.raises(InputError, match="outside the frame"):
         tracker.reset(draw_frame(), (500, 0, 10, 10))
     assert tracker.ids == (2,)  # a rejected reset changes nothing
@@ -129,13 +131,13 @@ def test_targets_are_added_and_removed_while_others_are_tracked(model: TrackingP
     assert tracker.ids == (0, 1)
 
 
-def test_a_target_is_added_from_the_frame_as_it_was_in_the_update(model: TrackingPredictor) -> None:
+def test_a_target_is_added_from_the_given_frame_whatever_became_of_the_last(model: TrackingPredictor) -> None:
     first = draw_frame((RED, (20, 30, 32, 32)), (GREEN, (180, 90, 24, 40)))
     tracker = model.tracker(first, (20, 30, 32, 32), precision="full")
     second = first.clone()
     tracker.update(second)
     second.fill_(0.5)  # the caller draws on the frame
-    tracker.add((180, 90, 24, 40))
+    tracker.add(first, (180, 90, 24, 40))
     (_, green) = tracker.update(first)
     assert not green.lost and green.box == pytest.approx((180, 90, 24, 40), abs=0.5)
 

@@ -112,10 +112,14 @@ class Target:
         return regions
 
     def threshold(self, remote: bool) -> float:
-        """Return the score that a box needs; `remote` says whether it was found in a remote search region."""
+        """Return the score that a box needs; `remote` says whether its search region was remote."""
         if not self.lost:
             return LOST_SCORE
         return REDETECT_SCORE_REMOTE if remote else REDETECT_SCORE
+
+    def choose(self, candidates: Sequence["Candidate"]) -> "Candidate":
+        """Return the candidate whose score exceeds the one that it needs by most."""
+        return max(candidates, key=lambda each: each.score - self.threshold(each.region.remote))
 
     def after(self, candidate: "Candidate", size: tuple[int, int]) -> "Target":
         """Return the state after a frame of (height, width) pixels in which a candidate was the best."""
@@ -167,6 +171,7 @@ class TemplateMemory:
         """Embed the targets in the first frame, 3 x H x W."""
         self._engine = engine
         self.first = self.template = engine.embed(pixels, _stack_boxes(targets))
+        self._num_frames = 0
 
     def add(self, pixels: Tensor, targets: Sequence[Target]) -> None:
         """Embed further targets in a frame, 3 x H x W, and append them."""
@@ -180,7 +185,10 @@ class TemplateMemory:
         self.first, self.template = _select_rows(self.first, indices), _select_rows(self.template, indices)
 
     def update(self, pixels: Tensor, targets: Sequence[Target], scores: Sequence[float]) -> None:
-        """Update the templates of confident targets from a frame, 3 x H x W."""
+        """Update the templates of confident targets from a frame, 3 x H x W, once in every `UPDATE_INTERVAL` frames."""
+        self._num_frames += 1
+        if self._num_frames % UPDATE_INTERVAL:
+            return
         confident = [
             index for index, score in enumerate(scores) if score >= MIN_UPDATE_SCORE and not targets[index].lost
         ]
@@ -254,26 +262,29 @@ class Tracker:
         checked = check_boxes(boxes, size)
         targets = [Target(_clip_box(box, size)) for box in checked]
         self._memory = TemplateMemory(self._engine, pixels, targets)
-        self._pixels, self._size, self._targets = pixels.clone(), size, targets  # the caller may draw on the frame
+        self._size, self._targets = size, targets
         self.targets = tuple(TrackedBox(box, 1.0, False) for box in checked)
         self.ids = tuple(range(len(checked)))
-        self._next_id, self._num_frames = len(checked), 0
+        self._next_id = len(checked)
 
-    def add(self, boxes: Boxes) -> tuple[int, ...]:
+    def add(self, frame: ImageLike, boxes: Boxes) -> tuple[int, ...]:
         """Add targets.
 
         Args:
-            boxes: Boxes of the new targets in the latest frame, (x, y, w, h) in pixels.
+            frame: Frame of the last call of `update`, or the first one.
+            boxes: Boxes of the new targets in that frame, (x, y, w, h) in pixels.
 
         Returns:
             Their identities.
 
         Raises:
-            InputError: If a box is malformed or the latest frame does not contain it.
+            InputError: If the frame has another size, a box is malformed, or the frame does not contain it.
         """
+        pixels = as_frame(frame, "the frame")
+        check_size((pixels.shape[1], pixels.shape[2]), self._size)
         checked = check_boxes(boxes, self._size)
         added = [Target(_clip_box(box, self._size)) for box in checked]
-        self._memory.add(self._pixels, added)
+        self._memory.add(pixels, added)
         self._targets = [*self._targets, *added]
         self.targets = (*self.targets, *(TrackedBox(box, 1.0, False) for box in checked))
         new_ids = tuple(range(self._next_id, self._next_id + len(added)))
@@ -291,8 +302,8 @@ class Tracker:
         """
         for each in ids:
             if each not in self.ids:
-                known = ", ".join(map(str, self.ids)) or "none"
-                raise InputError(f"there is no target {short_repr(each)}; the tracker has {known}.")
+                existing = ", ".join(map(str, self.ids)) or "none"
+                raise InputError(f"there is no target {short_repr(each)}; the tracker has {existing}.")
         kept = [index for index, each in enumerate(self.ids) if each not in ids]
         self._memory.keep(kept)
         self._targets = [self._targets[index] for index in kept]
@@ -310,15 +321,12 @@ class Tracker:
         pixels = as_frame(frame, "the frame")
         size = (pixels.shape[1], pixels.shape[2])
         check_size(size, self._size)
-        self._pixels = pixels.clone()
         if not self._targets:
             return ()
         best = self._verify_detections(pixels, self._search(pixels))
         self._targets = [target.after(each, size) for target, each in zip(self._targets, best, strict=True)]
         scores = [each.score for each in best]
-        self._num_frames += 1
-        if self._num_frames % UPDATE_INTERVAL == 0:
-            self._memory.update(pixels, self._targets, scores)
+        self._memory.update(pixels, self._targets, scores)
         self.targets = tuple(
             TrackedBox(target.box, score, target.lost) for target, score in zip(self._targets, scores, strict=True)
         )
@@ -335,10 +343,7 @@ class Tracker:
         candidates: list[list[Candidate]] = [[] for _ in self._targets]
         for (index, _), candidate in zip(searches, self._locate(pixels, searches, self._memory.template), strict=True):
             candidates[index].append(candidate)
-        return [
-            max(own, key=lambda each, target=target: each.score - target.threshold(each.region.remote))  # type: ignore[misc]
-            for target, own in zip(self._targets, candidates, strict=True)
-        ]
+        return [target.choose(own) for target, own in zip(self._targets, candidates, strict=True)]
 
     def _verify_detections(self, pixels: Tensor, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Check lost targets that seem to be detected again: the first template must find them at the same position.
