@@ -246,7 +246,7 @@ def test_every_tab_starts_and_cancels_a_clip_of_30_seconds_in_a_window_of_a_phon
         page.click(f"#{tab}-compute-clip")
         page.locator(f"#{tab}-message").get_by_text(re.compile(r"\d+ of \d+")).wait_for()
         page.click(f"#{tab}-cancel-clip")
-        page.locator(f"#{tab}-message").get_by_text(re.compile("^Canceled")).wait_for()
+        page.locator(f"#{tab}-message").get_by_text(re.compile("^Canceled")).wait_for(timeout=120_000)
         page.wait_for_selector(f"#{tab}-compute-clip")
         assert not page.is_visible(f"#{tab}-cancel-clip")
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
